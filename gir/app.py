@@ -1,0 +1,1 @@
+"""Composition root of the router: the only module that names concrete adapters."""

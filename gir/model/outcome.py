@@ -1,0 +1,63 @@
+"""How requests and attempts end. A request has exactly one terminal `Outcome` (invariant I1)."""
+
+import enum
+
+import msgspec
+
+from gir.model.ids import ClusterId
+
+
+class Outcome(enum.Enum):
+    """Terminal state of one admitted request, plus REJECTED for those never admitted."""
+
+    COMPLETED = "completed"
+    FAILED = "failed_before_first_token"
+    TRUNCATED = "truncated"
+    CLIENT_GONE = "client_gone"
+    EXPIRED = "expired"
+    REJECTED = "rejected"
+
+
+class Phase(enum.Enum):
+    """How far an attempt got. It decides what a retry may do."""
+
+    QUEUED = "queued"
+    CONNECTING = "connecting"
+    DISPATCHED = "dispatched"
+    """Request bytes left this process; no byte of the answer has come."""
+    HEAD = "head"
+    """Response head seen, no content yet; the client has seen nothing."""
+    STREAMING = "streaming"
+    """The client has received content: no retry from here on."""
+    DONE = "done"
+
+
+class AttemptResult(enum.Enum):
+    """Class of an attempt's end, as health and retries judge it."""
+
+    OK = "ok"
+    LOCAL_FAULT = "local_fault"
+    """Refused, reset, timed out: the path or the process, before an HTTP status."""
+    UPSTREAM_FAULT = "upstream_fault"
+    """5xx, error event inside a 200, truncation."""
+    BACKPRESSURE = "backpressure"
+    """429 or 503: full, not broken."""
+    CLIENT_ERROR = "client_error"
+    """Other 4xx: the caller's fault; never counts against a cluster."""
+    CANCELLED = "cancelled"
+    """We gave up: client left, deadline, loser of a hedge."""
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One try of one request on one cluster. Times in monotonic seconds."""
+
+    cluster: ClusterId
+    result: AttemptResult
+    phase: Phase
+    status: int | None = None
+    """HTTP status of the cluster's answer, if one came."""
+    started_s: float = 0.0
+    ended_s: float = 0.0
+    first_token_s: float | None = None
+    retry_after_s: float | None = None
+    detail: str = ""

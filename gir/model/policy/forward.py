@@ -1,0 +1,28 @@
+"""Forwarding: attempts, budgets and the deadlines of each phase."""
+
+from gir.model.policy.base import Count, NonNegative, Seconds, Section, Share
+
+
+class ForwardPolicy(Section):
+    """What one request may cost before its first token."""
+
+    attempts_max: Count = 3
+    retry_budget_share: Share = 0.10
+    """Retries in flight, as a share of requests in flight; at least retry_budget_min are always allowed."""
+    retry_budget_min: Count = 3
+    connect_s: Seconds = 0.5
+    head_s: Seconds = 60.0
+    """From dispatch to the response head."""
+    first_token_s: Seconds = 120.0
+    """From dispatch to the first token; another cluster is tried after it while attempts remain."""
+    idle_s: Seconds = 60.0
+    """Longest gap between two chunks of a stream."""
+    total_s: Seconds = 600.0
+    """Deadline of a request that names none."""
+    deadline_client_max_s: Seconds = 3_600.0
+    """Cap of the deadline a client may ask for."""
+    hedge_after_s: NonNegative = 0.0
+    """Start a second attempt when no first token has come after this many seconds; 0 (default) never does."""
+    body_bytes_max: Count = 32 * 1024 * 1024
+    response_bytes_max: Count = 64 * 1024 * 1024
+    """Longest non-streaming answer that is held for a retry."""

@@ -1,0 +1,63 @@
+"""Placement: cost tiers and the weights of the score."""
+
+from gir.model.policy.base import NonNegative, Seconds, Section, Share
+from gir.model.request import Criticality
+
+
+class TierPolicy(Section):
+    """One cost tier. Tiers are listed from the one to fill first to the last resort."""
+
+    name: str
+    """As clusters report it in Hello: `reserved`, `on_demand`, `spot`, or any declared name."""
+    price_per_slot_hour: NonNegative
+    """Price of one slot for one hour; only ratios between tiers matter. Required: a tier without price is refused."""
+    spill_at: Share = 0.15
+    """Spill to the next tier when the predicted free share of this one falls below this. Default 0.15."""
+    return_at: Share = 0.25
+    """Come back when the free share has risen above this. Default 0.25; must be greater than spill_at."""
+    criticality_min: str = "sheddable"
+    """Lowest criticality that may use this tier: `sheddable` (everybody), `standard` or `critical`."""
+
+    @property
+    def lowest(self) -> Criticality:
+        """`criticality_min` as the enum."""
+        return Criticality[self.criticality_min.upper()]
+
+
+class ScoreWeights(Section):
+    """Weight of each addend of the expected time to first token. Each has a floor and a cap, so none can rule alone."""
+
+    rtt: NonNegative = 1.0
+    queue: NonNegative = 1.0
+    """Never below 0.2: a placement blind to queues sends everything to the nearest cluster."""
+    prefill: NonNegative = 1.0
+    error: NonNegative = 1.0
+    affinity: NonNegative = 1.0
+    session: NonNegative = 1.0
+    adapter: NonNegative = 1.0
+
+
+class PlacementPolicy(Section):
+    """How clusters are ranked."""
+
+    weights: ScoreWeights = ScoreWeights()
+    prefill_tokens_per_s_default: Seconds = 5_000.0
+    """Prefill rate assumed for a cluster that does not report one, tokens each second."""
+    service_rate_per_s_default: Seconds = 1.0
+    """Completions each second and slot-free queue assumed when a cluster does not report its service rate."""
+    bounded_load: NonNegative = 1.25
+    """Affinity may load a cluster at most this many times its fair share. Default 1.25."""
+    affinity_blocks_max: int = 200_000
+    """Prompt blocks the affinity index remembers on each replica; the least recently used go first."""
+    affinity_max_s: Seconds = 5.0
+    """Cap of the bonus that a cached prefix can earn, in seconds of TTFT."""
+    session_bonus_s: NonNegative = 0.25
+    """Bonus for the cluster a session is already on, in seconds of TTFT."""
+    error_penalty_s: NonNegative = 2.0
+    """Penalty at an error rate of 1, in seconds of TTFT."""
+    adapter_load_s: NonNegative = 1.0
+    """Expected time to load an adapter that is not resident."""
+    hops_max: int = 2
+    """A request that has crossed this many routers is refused: somebody built a loop."""
+    return_within_s: Seconds = 60.0
+    """After pressure ends, traffic is back in the cheaper tier within this time."""

@@ -1,0 +1,1 @@
+"""The story of a request through Tier 2."""
