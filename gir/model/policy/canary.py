@@ -7,28 +7,28 @@ import msgspec
 from gir.model.policy.base import Count, Seconds, Section, Share
 
 
-class HeaderMatch(Section):
+class HeaderMatch(Section, frozen=True, kw_only=True):
     """A header that must be present with exactly this value."""
 
     name: str
     value: str
 
 
-class RuleMatch(Section):
+class RuleMatch(Section, frozen=True, kw_only=True):
     """All given conditions must hold. No `model` matches any model."""
 
     model: str | None = None
     headers: tuple[HeaderMatch, ...] = ()
 
 
-class CanaryTarget(Section):
+class CanaryTarget(Section, frozen=True, kw_only=True):
     """One destination of a split. All targets of a rule carry a weight, or none does (equal shares)."""
 
     model: str
     weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
 
 
-class CanaryGuard(Section):
+class CanaryGuard(Section, frozen=True, kw_only=True):
     """When a canary aborts by itself: compared with the stable target over the same window."""
 
     error_rate_over_control_max: Share = 0.05
@@ -37,7 +37,7 @@ class CanaryGuard(Section):
     window_s: Seconds = 30.0
 
 
-class CanaryRule(Section):
+class CanaryRule(Section, frozen=True, kw_only=True):
     """Rewrite of the model a client asked for. The first target is the stable one (control)."""
 
     name: str

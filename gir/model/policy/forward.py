@@ -3,7 +3,7 @@
 from gir.model.policy.base import Count, NonNegative, Seconds, Section, Share
 
 
-class ForwardPolicy(Section):
+class ForwardPolicy(Section, frozen=True, kw_only=True):
     """What one request may cost before its first token."""
 
     attempts_max: Count = 3

@@ -7,7 +7,7 @@ import msgspec
 from gir.model.policy.base import Count, NonNegative, Seconds, Section, Share
 
 
-class HealthPolicy(Section):
+class HealthPolicy(Section, frozen=True, kw_only=True):
     """Four detectors and the way back. Defaults: detection <= 1 s (failing), <= 4 s (frozen), <= 15.5 s (silent)."""
 
     failover_bound_s: Seconds = 35.0

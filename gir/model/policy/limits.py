@@ -7,7 +7,7 @@ import msgspec
 from gir.model.policy.base import Count, NonNegative, Seconds, Section, Share
 
 
-class LimitRule(Section):
+class LimitRule(Section, frozen=True, kw_only=True):
     """One limit. A request is counted against every rule it matches; the tightest decides.
 
     Matching fields left out match anything; `per` names what gets a counter of its own.
@@ -29,7 +29,7 @@ class LimitRule(Section):
     """When the shared store is gone: `share` = limit / live replicas, `open` = not enforced, `closed` = refused."""
 
 
-class FlowPolicy(Section):
+class FlowPolicy(Section, frozen=True, kw_only=True):
     """Who waits, how long and who is shed when no cluster has room."""
 
     queue_max: Count = 1_000

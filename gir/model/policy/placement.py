@@ -4,7 +4,7 @@ from gir.model.policy.base import NonNegative, Seconds, Section, Share
 from gir.model.request import Criticality
 
 
-class TierPolicy(Section):
+class TierPolicy(Section, frozen=True, kw_only=True):
     """One cost tier. Tiers are listed from the one to fill first to the last resort."""
 
     name: str
@@ -24,7 +24,7 @@ class TierPolicy(Section):
         return Criticality[self.criticality_min.upper()]
 
 
-class ScoreWeights(Section):
+class ScoreWeights(Section, frozen=True, kw_only=True):
     """Weight of each addend of the expected time to first token. Each has a floor and a cap, so none can rule alone."""
 
     rtt: NonNegative = 1.0
@@ -37,7 +37,7 @@ class ScoreWeights(Section):
     adapter: NonNegative = 1.0
 
 
-class PlacementPolicy(Section):
+class PlacementPolicy(Section, frozen=True, kw_only=True):
     """How clusters are ranked."""
 
     weights: ScoreWeights = ScoreWeights()

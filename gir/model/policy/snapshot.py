@@ -9,7 +9,7 @@ from gir.model.policy.limits import FlowPolicy, LimitRule
 from gir.model.policy.placement import PlacementPolicy, TierPolicy
 
 
-class ModelPolicy(Section):
+class ModelPolicy(Section, frozen=True, kw_only=True):
     """What the operator says about one model (a base model or an adapter). Models need not be listed to be served."""
 
     name: ModelId
@@ -27,7 +27,7 @@ class ModelPolicy(Section):
     """Served, but left out of /v1/models."""
 
 
-class TenantPolicy(Section):
+class TenantPolicy(Section, frozen=True, kw_only=True):
     """What one tenant may do. None means no restriction."""
 
     id: TenantId
@@ -42,7 +42,7 @@ class TenantPolicy(Section):
     """Weight in the fair share between tenants of one class."""
 
 
-class ClusterPolicy(Section):
+class ClusterPolicy(Section, frozen=True, kw_only=True):
     """What the operator says about one cluster, whatever it reports about itself."""
 
     id: ClusterId
@@ -56,7 +56,7 @@ class ClusterPolicy(Section):
     """Only these tenants may be served here."""
 
 
-class PolicySnapshot(Section):
+class PolicySnapshot(Section, frozen=True, kw_only=True):
     """One version of everything an operator decides. A request keeps the one it started with."""
 
     version: int = 0
