@@ -63,6 +63,8 @@ class PoolState(msgspec.Struct, frozen=True, kw_only=True):
     error_rate: float | None = None
     """Share of recent requests that failed in the pods, 0 to 1."""
     context_tokens_max: int | None = None
+    cards: Mapping[ModelId, str] = {}
+    """JSON object of each name in the engines' own `/v1/models`, so that fields we do not know survive."""
 
 
 class ClusterState(msgspec.Struct, frozen=True, kw_only=True):

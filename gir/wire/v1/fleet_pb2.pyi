@@ -96,7 +96,14 @@ class Beat(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., seq: _Optional[int] = ..., pools: _Optional[_Iterable[_Union[Pool, _Mapping]]] = ..., condition: _Optional[_Union[Condition, str]] = ..., warnings: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Pool(_message.Message):
-    __slots__ = ("model", "pods_ready", "pods_warming", "slots_total", "slots_free", "running", "waiting", "waiting_tokens", "kv_tokens_total", "kv_tokens_used", "prefill_tokens_per_s", "decode_tokens_per_s", "service_rate_per_s", "ttft_p50_s", "ttft_p95_s", "error_rate", "adapters_resident", "adapters_loadable", "context_tokens_max")
+    __slots__ = ("model", "pods_ready", "pods_warming", "slots_total", "slots_free", "running", "waiting", "waiting_tokens", "kv_tokens_total", "kv_tokens_used", "prefill_tokens_per_s", "decode_tokens_per_s", "service_rate_per_s", "ttft_p50_s", "ttft_p95_s", "error_rate", "adapters_resident", "adapters_loadable", "context_tokens_max", "cards")
+    class CardsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     MODEL_FIELD_NUMBER: _ClassVar[int]
     PODS_READY_FIELD_NUMBER: _ClassVar[int]
     PODS_WARMING_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +123,7 @@ class Pool(_message.Message):
     ADAPTERS_RESIDENT_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_LOADABLE_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_TOKENS_MAX_FIELD_NUMBER: _ClassVar[int]
+    CARDS_FIELD_NUMBER: _ClassVar[int]
     model: str
     pods_ready: int
     pods_warming: int
@@ -135,7 +143,8 @@ class Pool(_message.Message):
     adapters_resident: _containers.RepeatedScalarFieldContainer[str]
     adapters_loadable: _containers.RepeatedScalarFieldContainer[str]
     context_tokens_max: int
-    def __init__(self, model: _Optional[str] = ..., pods_ready: _Optional[int] = ..., pods_warming: _Optional[int] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., kv_tokens_total: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., service_rate_per_s: _Optional[float] = ..., ttft_p50_s: _Optional[float] = ..., ttft_p95_s: _Optional[float] = ..., error_rate: _Optional[float] = ..., adapters_resident: _Optional[_Iterable[str]] = ..., adapters_loadable: _Optional[_Iterable[str]] = ..., context_tokens_max: _Optional[int] = ...) -> None: ...
+    cards: _containers.ScalarMap[str, str]
+    def __init__(self, model: _Optional[str] = ..., pods_ready: _Optional[int] = ..., pods_warming: _Optional[int] = ..., slots_total: _Optional[int] = ..., slots_free: _Optional[int] = ..., running: _Optional[int] = ..., waiting: _Optional[int] = ..., waiting_tokens: _Optional[int] = ..., kv_tokens_total: _Optional[int] = ..., kv_tokens_used: _Optional[int] = ..., prefill_tokens_per_s: _Optional[float] = ..., decode_tokens_per_s: _Optional[float] = ..., service_rate_per_s: _Optional[float] = ..., ttft_p50_s: _Optional[float] = ..., ttft_p95_s: _Optional[float] = ..., error_rate: _Optional[float] = ..., adapters_resident: _Optional[_Iterable[str]] = ..., adapters_loadable: _Optional[_Iterable[str]] = ..., context_tokens_max: _Optional[int] = ..., cards: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Goodbye(_message.Message):
     __slots__ = ("epoch", "seq", "reason")
