@@ -20,6 +20,8 @@ CANARY = b"x-gir-canary"
 PRIORITY_OBJECTIVE = (b"x-llm-d-inference-objective", b"x-gateway-inference-objective")
 
 # Answers.
+ORIGIN = b"x-gir-origin"
+"""Who made an error answer up: `gir` or `agent`. An engine's own answer does not carry it."""
 CLUSTER = b"x-gir-cluster"
 REASON = b"x-gir-reason"
 ATTEMPTS = b"x-gir-attempts"

@@ -1,0 +1,116 @@
+"""One try of one request on one cluster, up to the moment when the client could be answered.
+
+The response head is held until there is something to show for it: the first token of a stream, the whole body
+otherwise. So a 200 whose first event is an error, a truncated body or silence can still be tried elsewhere.
+"""
+
+import asyncio
+
+import msgspec
+
+from gir.forward.phases import classify
+from gir.model.outcome import AttemptResult, Phase
+from gir.model.request import Api
+from gir.net.errors import UpstreamError
+from gir.net.message import ResponseHead
+from gir.net.pool import UpstreamPool
+from gir.net.sse import EventFramer
+from gir.net.upstream import CallDeadlines, UpstreamCall
+from gir.wire import headers as names
+
+_ERROR_BODY_BYTES_MAX = 1024 * 1024
+
+
+class Answer(msgspec.Struct, kw_only=True):
+    """How far one attempt got. `call` is still open only when a stream is ready to be relayed."""
+
+    result: AttemptResult
+    phase: Phase
+    head: ResponseHead | None = None
+    body: bytes = b""
+    call: UpstreamCall | None = None
+    framer: EventFramer | None = None
+    held: bytes = b""
+    """Bytes of the stream up to and including its first token."""
+    may_be_elsewhere: bool = False
+    detail: str = ""
+
+    @property
+    def status(self) -> int | None:
+        """HTTP status, if a head came."""
+        return self.head.status if self.head else None
+
+    @property
+    def retry_after_s(self) -> float | None:
+        """`Retry-After` of the answer in seconds; None when absent or not a plain number."""
+        value = self.head.get(names.RETRY_AFTER) if self.head else None
+        return float(value) if value and value.isdigit() and len(value) < 8 else None
+
+
+class AttemptPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What every attempt of a request has in common."""
+
+    api: Api
+    body: bytes
+    deadlines: CallDeadlines
+    response_bytes_max: int
+    hide_usage: bool = False
+    keep_text: bool = False
+    """Remember the delivered text, so that the stream can be continued elsewhere."""
+
+
+async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, waiting: set[UpstreamCall]) -> Answer:
+    """Send and wait until the client could be answered, or until it is clear that it cannot.
+
+    While nothing has come, the call is listed in `waiting`, so that health may fail it early. Never raises
+    UpstreamError: faults are answers. Cancellation closes the upstream at once.
+    """
+    call: UpstreamCall | None = None
+    phase = Phase.CONNECTING
+    try:
+        call = await pool.send(wire_head, plan.body, deadlines=plan.deadlines)
+        phase = Phase.DISPATCHED
+        waiting.add(call)
+        head = await call.head()
+        phase = Phase.HEAD
+        return await _read(call, head, plan)
+    except UpstreamError as error:
+        if call is not None:
+            call.abort()
+        return Answer(result=AttemptResult.LOCAL_FAULT, phase=error.phase or phase, detail=error.detail)
+    except asyncio.CancelledError:
+        if call is not None:
+            call.abort()
+        raise
+    finally:
+        if call is not None:
+            waiting.discard(call)
+
+
+async def _read(call: UpstreamCall, head: ResponseHead, plan: AttemptPlan) -> Answer:
+    verdict = classify(head.status, from_agent=head.get(names.ORIGIN) == b"agent")
+    if verdict.result is not AttemptResult.OK:
+        body = await call.read_all(_ERROR_BODY_BYTES_MAX)
+        return Answer(
+            result=verdict.result,
+            phase=Phase.HEAD,
+            head=head,
+            body=body,
+            may_be_elsewhere=verdict.may_be_elsewhere,
+            detail=f"status {head.status}",
+        )
+    content_type = head.get(b"content-type") or b""
+    if not content_type.startswith(b"text/event-stream"):
+        body = await call.read_all(plan.response_bytes_max)
+        return Answer(result=AttemptResult.OK, phase=Phase.DONE, head=head, body=body)
+    framer = EventFramer(plan.api, hide_usage=plan.hide_usage, keep_text=plan.keep_text)
+    held = await call.hold(framer)
+    if framer.error_event is not None:
+        call.abort()
+        return Answer(
+            result=AttemptResult.UPSTREAM_FAULT,
+            phase=Phase.HEAD,
+            head=head,
+            detail="error event before the first token",
+        )
+    return Answer(result=AttemptResult.OK, phase=Phase.STREAMING, head=head, call=call, framer=framer, held=held)
