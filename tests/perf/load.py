@@ -53,14 +53,12 @@ class Window:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-def chat_request(port: int, *, prompt_bytes: int, stream: bool, tokens_max: int, variant: int) -> bytes:
+def chat_request(port: int, *, prompt_bytes: int, stream: bool, tokens_max: int, variant: int, system: str) -> bytes:
     """One chat completion as an OpenAI client would send it.
 
-    The first half of the prompt is the same in every `variant` (a system prompt), the rest is its own.
+    The first half of the prompt (`system`, repeated) is the same in every `variant`, the rest is its own.
     """
-    shared = ("You are a helpful assistant. Answer briefly and to the point. " * (prompt_bytes // 60 + 1))[
-        : prompt_bytes // 2
-    ]
+    shared = (f"{system} " * (prompt_bytes // len(system) + 1))[: prompt_bytes // 2]
     own = (f"Question {variant}: what is {variant} plus {variant * 7}? " * (prompt_bytes // 30 + 1))[
         : prompt_bytes - len(shared)
     ]
@@ -77,11 +75,19 @@ def chat_request(port: int, *, prompt_bytes: int, stream: bool, tokens_max: int,
 
 
 def chat_target(
-    port: int, *, prompt_bytes: int = 400, stream: bool = False, tokens_max: int = 100, variants: int = 64
+    port: int,
+    *,
+    prompt_bytes: int = 400,
+    stream: bool = False,
+    tokens_max: int = 100,
+    variants: int = 64,
+    system: str = "You are a helpful assistant. Answer briefly and to the point.",
 ) -> Target:
     """`variants` different chat requests for the router on `port`."""
     build = [
-        chat_request(port, prompt_bytes=prompt_bytes, stream=stream, tokens_max=tokens_max, variant=variant)
+        chat_request(
+            port, prompt_bytes=prompt_bytes, stream=stream, tokens_max=tokens_max, variant=variant, system=system
+        )
         for variant in range(variants)
     ]
     return Target("127.0.0.1", port, build)

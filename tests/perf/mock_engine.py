@@ -3,7 +3,8 @@
 It answers at once, so that what a router adds stands alone, and it works at protocol level (uvloop, httptools, answers
 rendered beforehand) because it shares core 1 with the load client. Streams carry one chunk every 10 ms. Their timers
 are batched in ten wheels of 1 ms phase: two hundred streams cost ten timers, and their chunks still arrive spread out
-as they would from real engines.
+as they would from real engines. A request that holds the word `SLOW_WORD` gets a chunk a second instead: for weighing
+what an open stream costs, not what a chunk costs.
 
 Run by hand: `python -m tests.perf.mock_engine --port 8001 --port 8002` (ends with its standard input).
 """
@@ -12,12 +13,16 @@ import argparse
 import asyncio
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import httptools
 import uvloop
 
+from tests.perf import machine
+
 CHUNK_INTERVAL_S = 0.010
+SLOW_INTERVAL_S = 1.0
+SLOW_WORD = b"slow-stream-please"
 PHASES = 10
 CHUNKS_DEFAULT = 100
 MODEL = "bench"
@@ -83,18 +88,19 @@ _NOT_FOUND = _answer(b'{"detail":"Not Found"}', status=b"404 Not Found")
 
 
 class Wheel:
-    """All streams of one 1 ms phase: one timer, one pass."""
+    """All streams of one phase: one timer, one pass."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, interval_s: float) -> None:
         self._loop = loop
+        self._interval_s = interval_s
         self._streams: set[EngineConnection] = set()
         self._due_s = 0.0
 
     def add(self, stream: "EngineConnection") -> None:
-        """Send the next chunk of `stream` in 10 ms at most, and then every 10 ms."""
+        """Send the next chunk of `stream` within one interval, and then one every interval."""
         self._streams.add(stream)
         if len(self._streams) == 1:
-            self._due_s = self._loop.time() + CHUNK_INTERVAL_S
+            self._due_s = self._loop.time() + self._interval_s
             self._loop.call_at(self._due_s, self._turn)
 
     def remove(self, stream: "EngineConnection") -> None:
@@ -105,16 +111,17 @@ class Wheel:
             stream.step()
         if self._streams:
             # From the due time, not from now: a late turn must not slow the streams down.
-            self._due_s += CHUNK_INTERVAL_S
+            self._due_s += self._interval_s
             self._loop.call_at(self._due_s, self._turn)
 
 
 class EngineConnection(asyncio.Protocol):
     """One client connection; requests are answered one after the other."""
 
-    def __init__(self, wheels: list[Wheel]) -> None:
+    def __init__(self, wheels: Sequence[Wheel], slow: Wheel) -> None:
         self._wheels = wheels
-        self._wheel = wheels[0]
+        self._slow = slow
+        self._wheel = slow
         self._parser = httptools.HttpRequestParser(self)
         self._url = b""
         self._body: list[bytes] = []
@@ -162,7 +169,8 @@ class EngineConnection(asyncio.Protocol):
             return
         self._left -= 1
         self._transport.write(_HEAD_OF_STREAM + _STEP)
-        self._wheel = self._wheels[int(asyncio.get_running_loop().time() * 1_000) % PHASES]
+        phase = int(asyncio.get_running_loop().time() * 1_000) % PHASES
+        self._wheel = self._slow if SLOW_WORD in body else self._wheels[phase]
         self._wheel.add(self)
 
     def step(self) -> None:
@@ -182,8 +190,11 @@ class EngineConnection(asyncio.Protocol):
 async def start(ports: Iterable[int], host: str = "127.0.0.1") -> list[asyncio.Server]:
     """Listen on each of `ports` (0 = any) in the running loop."""
     loop = asyncio.get_running_loop()
-    wheels = [Wheel(loop) for _ in range(PHASES)]
-    return [await loop.create_server(lambda: EngineConnection(wheels), host, port, backlog=16_384) for port in ports]
+    wheels = [Wheel(loop, CHUNK_INTERVAL_S) for _ in range(PHASES)]
+    slow = Wheel(loop, SLOW_INTERVAL_S)
+    return [
+        await loop.create_server(lambda: EngineConnection(wheels, slow), host, port, backlog=16_384) for port in ports
+    ]
 
 
 async def _serve(ports: list[int]) -> None:
@@ -196,6 +207,7 @@ async def _serve(ports: list[int]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, action="append", required=True, help="port to listen on; may be repeated")
+    machine.raise_descriptor_limit()
     uvloop.run(_serve(parser.parse_args().port))
 
 

@@ -162,7 +162,7 @@ async def peer(name: str, engines: Sequence[int]) -> AsyncIterator[Running]:
         port = machine.free_port()
         command = COMMANDS[name](port, engines, pathlib.Path(scratch))
         async with process(command, core=machine.ROUTER_CORE, log=pathlib.Path(scratch) / "log") as started:
-            await answers(port, name)
+            await answers(port, name, started)
             yield Running(name, port, tuple(machine.family(started.pid)))
 
 
@@ -215,22 +215,26 @@ _PROBE = (
 )
 
 
-async def answers(port: int, name: str, *, model: str = "bench", ready_s: float = READY_S) -> None:
-    """Return once a chat completion through `port` succeeds; raises PeerMissingError after `ready_s`."""
+async def answers(
+    port: int, name: str, started: asyncio.subprocess.Process, *, model: str = "bench", ready_s: float = READY_S
+) -> None:
+    """Return once a chat completion through `port` succeeds; raises PeerMissingError after `ready_s`, or at once when
+    the process `started` has ended."""
     body = b'{"model":"%s","messages":[{"role":"user","content":"ready?"}],"max_tokens":1}' % model.encode()
     deadline_s = asyncio.get_running_loop().time() + ready_s
     seen = b"no connection"
-    while asyncio.get_running_loop().time() < deadline_s:
+    while asyncio.get_running_loop().time() < deadline_s and started.returncode is None:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5.0):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(_PROBE % (len(body), body))
-                seen = await reader.read(512)
+                seen = await reader.read(256)
                 writer.close()
             if seen.startswith(b"HTTP/1.1 200"):
                 return
         await asyncio.sleep(0.1)
-    raise PeerMissingError(f"{name} did not answer within {ready_s:.0f} s (last seen: {seen[:200]!r})")
+    ended = "is still running" if started.returncode is None else f"ended with code {started.returncode}"
+    raise PeerMissingError(f"{name} did not answer (waited {ready_s:.0f} s at most) and {ended}; last seen: {seen!r}")
 
 
 @contextlib.asynccontextmanager
