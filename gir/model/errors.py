@@ -44,6 +44,8 @@ class ErrorKind(enum.Enum):
     UPSTREAM_FAILED = ErrorRow(502, "server_error", "upstream_failed", False, False)
     NO_CAPACITY = ErrorRow(503, "server_error", "no_capacity", True)
     SHUTTING_DOWN = ErrorRow(503, "server_error", "shutting_down", True)
+    AUTH_UNAVAILABLE = ErrorRow(503, "server_error", "auth_unavailable", True)
+    """The issuer's keys cannot be had, so the token can be neither accepted nor refused."""
     LOOP_DETECTED = ErrorRow(508, "server_error", "loop_detected", False, False)
     DEADLINE_EXCEEDED = ErrorRow(504, "server_error", "deadline_exceeded", False, False)
 
