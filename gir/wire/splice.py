@@ -1,0 +1,62 @@
+"""The two edits a router may make to a body. Every byte outside the edited value stays as it came."""
+
+import re
+
+import msgspec
+from msgspec import Raw
+
+from gir.wire import jsonscan
+from gir.wire.structure import MODEL_KEY
+
+_STREAM_OPTIONS = jsonscan.Key("stream_options")
+_INCLUDE_USAGE = jsonscan.Key("include_usage")
+_ESCAPED = rb"\u00"
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+def with_model(body: bytes, new_model: str) -> bytes:
+    """`body` with the value of its top-level `model` replaced.
+
+    `body` must have passed `peek`; raises ValueError when it has no `model` string.
+    """
+    start = _value_offset(body, MODEL_KEY)
+    old = _STRING.match(body, start)
+    if old is None:
+        raise ValueError(f"the value of model at byte {start} is not a string: pass only bodies that peek accepted")
+    return b"".join((body[:start], msgspec.json.encode(new_model), body[old.end() :]))
+
+
+def with_include_usage(body: bytes) -> bytes:
+    """`body` with `stream_options.include_usage` true.
+
+    `body` must have passed `peek` for an API with stream_options (chat or completions).
+    """
+    options = _decode_members(body).get("stream_options")
+    if options is None:
+        start = body.index(b"{") + 1
+        return b"".join((body[:start], b'"stream_options":{"include_usage":true},', body[start:]))
+    start = _value_offset(body, _STREAM_OPTIONS)
+    return b"".join((body[:start], _with_true(bytes(options)), body[start + len(options) :]))
+
+
+def _with_true(options: bytes) -> bytes:
+    """The raw value of stream_options (an object or null), with include_usage true."""
+    if options == b"null":
+        return b'{"include_usage":true}'
+    members = _decode_members(options)
+    old = members.get("include_usage")
+    if old is None:
+        return b"".join((b'{"include_usage":true', b"," if members else b"", options[1:]))
+    start = _value_offset(options, _INCLUDE_USAGE)
+    return b"".join((options[:start], b"true", options[start + len(old) :]))
+
+
+def _value_offset(body: bytes, key: jsonscan.Key) -> int:
+    """Offset of the value of the top-level `key`: of the last one, which engines obey, when there are several."""
+    if body.count(key.literal) == 1 and _ESCAPED not in body:
+        return jsonscan.value_offset(body, body.index(key.literal))
+    offsets = jsonscan.key_offsets(body, key)
+    if not offsets:
+        raise ValueError(f"the body has no top-level {key.literal.decode()}: pass only bodies that peek accepted")
+    return jsonscan.value_offset(body, offsets[-1])
