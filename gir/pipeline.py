@@ -1,1 +1,186 @@
-"""The story of a request through Tier 2."""
+"""The story of a request through the router: authenticate, read, rewrite, admit, place, forward, account.
+
+The stages are strangers to one another; this module is the only one that knows their order. Each step either adds to
+the request's scope or raises the `RequestError` the client will see; the scope gives everything back at the end.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+import msgspec
+
+from gir import requesting
+from gir.auth.authenticator import Authenticator
+from gir.clock import Clock
+from gir.forward.answer import Answer
+from gir.forward.dispatch import Dispatcher
+from gir.forward.heads import returned
+from gir.health.registry import Registry
+from gir.model.decision import Candidate
+from gir.model.errors import ErrorKind, RequestError
+from gir.model.outcome import Attempt, Outcome
+from gir.model.policy import PolicySnapshot
+from gir.model.request import Api, Principal
+from gir.net.exchange import Exchange
+from gir.net.message import Headers
+from gir.place.placer import Placer
+from gir.place.rewrite import Rewriter
+from gir.scope import Scope
+from gir.wire import headers as names
+from gir.wire.openai import api_of
+
+
+class PolicySource(Protocol):
+    """Where the policy in force is found."""
+
+    @property
+    def current(self) -> PolicySnapshot:
+        """The snapshot a request that starts now keeps to its end."""
+
+
+class Telemetry(Protocol):
+    """Who is told about attempts and requests."""
+
+    def attempt(self, attempt: Attempt) -> None:
+        """One attempt has ended."""
+
+    def request(self, scope: Scope) -> None:
+        """One request has ended, whatever became of it."""
+
+
+class Stages(msgspec.Struct, frozen=True, kw_only=True):
+    """The parts the composition root has put together."""
+
+    clock: Clock
+    policies: PolicySource
+    authenticator: Authenticator
+    rewriter: Rewriter
+    placer: Placer
+    registry: Registry
+    dispatcher: Dispatcher
+    telemetry: Telemetry
+    credential_for: Callable[[str], bytes]
+    """`Authorization` value a cluster's agent expects, by cluster id."""
+    models_body: Callable[[Principal], bytes]
+    """Answer of GET /v1/models."""
+    response_headers: bool = True
+    """Tell clients which cluster served them, and why."""
+
+
+class Pipeline:
+    """Handler of the data port."""
+
+    def __init__(self, stages: Stages) -> None:
+        self._stages = stages
+
+    async def handle(self, exchange: Exchange) -> None:
+        """Serve one request to its end."""
+        stages = self._stages
+        scope = Scope(stages, requesting.request_id(stages.clock), exchange.arrived_s)
+        try:
+            await self._story(exchange, scope)
+        except RequestError as error:
+            self._refuse(exchange, scope, error)
+        except asyncio.CancelledError:
+            scope.outcome = Outcome.CLIENT_GONE
+            raise
+        finally:
+            scope.close()
+
+    async def _story(self, exchange: Exchange, scope: Scope) -> None:
+        stages = self._stages
+        head = exchange.head
+        credential = requesting.credential(head)
+        principal = stages.authenticator.known(credential, stages.clock.wall_s())
+        if principal is None:
+            principal = await stages.authenticator.authenticate(credential)
+        api = self._route(exchange, principal)
+        if api is None:
+            scope.outcome = Outcome.COMPLETED
+            return
+        body = exchange.body_ready
+        if body is None:
+            body = await exchange.read_body()
+        asked = requesting.read(head, api, body, principal)
+        scope.rewrite = stages.rewriter.rewrite(
+            asked.peek.model,
+            head.headers,
+            principal,
+            asked.session_key,
+            scope.policy,
+            stages.registry.view,
+            exchange.arrived_s,
+        )
+        request = scope.request = requesting.build(asked, scope, principal, exchange)
+        outgoing = requesting.body_for(asked, request.model)
+        job = requesting.job(
+            asked,
+            request,
+            scope.policy,
+            outgoing,
+            head_for=self._head_writer(exchange, scope, len(outgoing)),
+            headers_for=self._header_writer(scope),
+        )
+        report = await stages.dispatcher.run(exchange, job, scope)
+        scope.outcome = report.outcome
+        scope.usage = report.usage
+        scope.status = report.status
+
+    def _route(self, exchange: Exchange, principal: Principal) -> Api | None:
+        """API of the path; None when the request has been answered here."""
+        head = exchange.head
+        if head.method == "GET" and head.path == "/v1/models":
+            headers = [(b"content-type", b"application/json")]
+            exchange.respond(200, headers, self._stages.models_body(principal))
+            return None
+        api = api_of(head.path)
+        if api is None:
+            raise RequestError(
+                ErrorKind.NOT_FOUND, f"no such path: {head.method} {head.path[:80]}; the API begins with /v1/"
+            )
+        if head.method != "POST":
+            raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"{head.method} {head.path[:80]}: use POST")
+        return api
+
+    def _head_writer(self, exchange: Exchange, scope: Scope, body_bytes: int) -> Callable[[Candidate], bytes]:
+        stages = self._stages
+
+        def write(candidate: Candidate) -> bytes:
+            return requesting.upstream_head(
+                exchange.head, scope, candidate, stages.credential_for(candidate.cluster), body_bytes, stages.clock
+            )
+
+        return write
+
+    def _header_writer(self, scope: Scope) -> Callable[[Candidate, int, Answer], Headers]:
+        def write(candidate: Candidate, number: int, answer: Answer) -> Headers:
+            assert answer.head is not None, "headers for an answer without a head"
+            headers = returned(answer.head)
+            headers.append((names.REQUEST_ID, scope.request_id.encode()))
+            if self._stages.response_headers:
+                headers += self._decision_headers(scope, candidate, number)
+            return headers
+
+        return write
+
+    def _decision_headers(self, scope: Scope, candidate: Candidate, number: int) -> Headers:
+        assert scope.request is not None and scope.placement is not None, "answered before it was placed"
+        reason = "failover" if number > 1 else scope.placement.reason
+        return [
+            (names.CLUSTER, candidate.cluster.encode()),
+            (names.REASON, reason.encode()),
+            (names.ATTEMPTS, b"%d" % number),
+            (names.MODEL, scope.request.model.encode()),
+        ]
+
+    def _refuse(self, exchange: Exchange, scope: Scope, error: RequestError) -> None:
+        scope.error = error
+        scope.status = error.kind.value.status
+        if scope.attempts:
+            scope.outcome = Outcome.EXPIRED if error.kind is ErrorKind.DEADLINE_EXCEEDED else Outcome.FAILED
+        if not exchange.response_started:
+            extra = [(names.REQUEST_ID, scope.request_id.encode())]
+            if scope.attempts and self._stages.response_headers:
+                extra.append((names.ATTEMPTS, b"%d" % len(scope.attempts)))
+            exchange.respond_error(error, extra)

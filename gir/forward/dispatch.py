@@ -1,7 +1,7 @@
 """Walk the ranked clusters until the client has an answer.
 
-Each try goes to another cluster; `phases.after` says whether there may be a next one, the retry budget whether the fleet
-can afford it, the deadline whether there is time. Which cluster comes next, and who learns from an attempt's
+Each try goes to another cluster; `phases.after` says whether there may be a next one, the retry budget whether the
+fleet can afford it, the deadline whether there is time. Which cluster comes next, and who learns from an attempt's
 end, is the business of the `Guide` the pipeline passes in.
 """
 
@@ -54,8 +54,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     plan: AttemptPlan
     policy: ForwardPolicy
     deadline_s: float
-    head_for: Callable[[Candidate, int], bytes]
-    """Request head for a cluster and the number of the attempt."""
+    head_for: Callable[[Candidate], bytes]
+    """Request head for a cluster."""
     headers_for: Callable[[Candidate, int, Answer], Headers]
     """Response headers for the client."""
 
@@ -106,12 +106,12 @@ class Dispatcher:
             self.budget.active -= 1
             self.budget.give_back(walk.retries)
 
-    async def open(self, candidate: Candidate, job: Job, number: int) -> Answer:
+    async def open(self, candidate: Candidate, job: Job) -> Answer:
         """One attempt, up to its first token."""
         waiting = self._waiting.get(candidate.cluster)
         if waiting is None:
             waiting = self._waiting[candidate.cluster] = set()
-        return await open_answer(self._pool_for(candidate), job.head_for(candidate, number), job.plan, waiting)
+        return await open_answer(self._pool_for(candidate), job.head_for(candidate), job.plan, waiting)
 
     def now_s(self) -> float:
         """Monotonic seconds."""
@@ -145,7 +145,7 @@ class _Walk:
             started_s = self._owner.now_s()
             self._guide.started(candidate)
             try:
-                answer = await self._owner.open(candidate, self._job, len(self.attempts) + 1)
+                answer = await self._owner.open(candidate, self._job)
                 if answer.result is AttemptResult.OK:
                     return await self._deliver(candidate, answer, started_s)
             except asyncio.CancelledError:

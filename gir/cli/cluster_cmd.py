@@ -1,0 +1,27 @@
+"""`gir drain CLUSTER` and `gir undrain CLUSTER`."""
+
+import argparse
+import sys
+import urllib.parse
+
+from gir.cli.client import AdminError, add_client_arguments, call, report, show_json
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One cluster id, and where the router is."""
+    parser.add_argument("cluster", help="id of the cluster")
+    add_client_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Change the cluster's intent; prints its row."""
+    path = f"/admin/clusters/{urllib.parse.quote(arguments.cluster, safe='')}/{arguments.command}"
+    try:
+        answer = call(arguments, path, method="POST", body={})
+    except AdminError as error:
+        return report(error, arguments.command)
+    if arguments.json:
+        show_json(answer)
+    else:
+        sys.stdout.write(f"{arguments.cluster}: {answer['intent']}, status {answer['status']}\n")
+    return 0

@@ -1,0 +1,200 @@
+"""From bytes to `InferenceRequest`, and from there to what a cluster is sent.
+
+Helpers of the pipeline: they know headers, bodies and values, and decide nothing about where a request goes.
+"""
+
+import functools
+from collections.abc import Callable
+
+import msgspec
+
+from gir.clock import Clock
+from gir.forward.answer import Answer, AttemptPlan
+from gir.forward.dispatch import Job
+from gir.forward.heads import forwarded
+from gir.model.decision import Candidate
+from gir.model.errors import ErrorKind, RequestError
+from gir.model.ids import ModelId, RequestId
+from gir.model.policy import PolicySnapshot
+from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
+from gir.model.request import Api, Criticality, InferenceRequest, Principal
+from gir.net.exchange import Exchange
+from gir.net.message import Headers, RequestHead
+from gir.net.pool import Endpoint
+from gir.net.render import request_head
+from gir.net.upstream import CallDeadlines
+from gir.scope import Scope
+from gir.wire import headers as names
+from gir.wire.openai import Peek, peek, with_include_usage, with_model
+
+_endpoint = functools.lru_cache(maxsize=4096)(Endpoint.parse)
+_CLASSES = {item.label.encode(): item for item in Criticality}
+_USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
+"""APIs whose streams carry usage only when `stream_options.include_usage` asks for it."""
+
+
+class Asked(msgspec.Struct, kw_only=True):
+    """A request as the client sent it, peeked into."""
+
+    api: Api
+    body: bytes
+    peek: Peek
+    session_key: str | None
+    trusted: bool
+
+
+def request_id(clock: Clock) -> str:
+    """A fresh id. Ids from outside are never used as ours: they need be neither unique nor short."""
+    return f"req-{clock.random.getrandbits(96):024x}"
+
+
+def credential(head: RequestHead) -> bytes | None:
+    """Secret the caller presents: a bearer token, or `x-api-key` as Anthropic's clients send it."""
+    value = head.get(b"authorization")
+    if value is None:
+        return head.get(b"x-api-key")
+    scheme, _, secret = value.partition(b" ")
+    return secret.strip() if scheme.lower() == b"bearer" and secret else b""
+
+
+def read(head: RequestHead, api: Api, body: bytes, principal: Principal) -> Asked:
+    """Peek into the body; raises RequestError when it is not usable."""
+    seen = peek(api, body)
+    session = head.get(names.SESSION)
+    return Asked(
+        api=api,
+        body=body,
+        peek=seen,
+        session_key=session.decode("latin-1")[:256] if session else seen.session_key,
+        trusted=principal.trusted,
+    )
+
+
+def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) -> InferenceRequest:
+    """The frozen request; raises 403 for a model the principal may not use, 508 for a loop."""
+    head, seen, rewrite = exchange.head, asked.peek, scope.rewrite
+    assert rewrite is not None, "built before it was rewritten"
+    model = rewrite.model
+    allowed = principal.models_allowed
+    if allowed is not None and model not in allowed and seen.model not in allowed:
+        raise RequestError(
+            ErrorKind.FORBIDDEN,
+            f"tenant '{principal.tenant}' may not use model '{seen.model}'; ask an operator to allow it",
+            param="model",
+        )
+    hops = _hops(head, scope.policy)
+    prompt = seen.prompt
+    pinned = head.get(names.CLUSTER_PIN) if asked.trusted else None
+    return InferenceRequest(
+        request_id=RequestId(scope.request_id),
+        api=asked.api,
+        path=head.path,
+        model=model,
+        model_asked=ModelId(seen.model),
+        principal=principal,
+        criticality=_criticality(head, principal, asked.trusted),
+        stream=seen.stream,
+        prompt_tokens_estimate=int(len(prompt) / BYTES_PER_TOKEN),
+        output_tokens_max=seen.output_tokens_max,
+        prefix_hashes=prefix_hashes(model, prompt),
+        prompt_bytes=len(prompt),
+        session_key=asked.session_key,
+        cluster_pinned=pinned.decode("latin-1") if pinned else None,
+        arrived_s=scope.arrived_s,
+        deadline_s=scope.arrived_s + _allowed_s(head, scope.policy),
+        hops=hops,
+        body_bytes=len(asked.body),
+    )
+
+
+def _hops(head: RequestHead, policy: PolicySnapshot) -> int:
+    value = head.get(names.HOPS)
+    hops = int(value) if value and value.isdigit() and len(value) < 4 else 0
+    if hops >= policy.placement.hops_max:
+        raise RequestError(
+            ErrorKind.LOOP_DETECTED,
+            f"the request has crossed {hops} routers (placement.hops_max is {policy.placement.hops_max}): "
+            "a cluster's URL leads back to a router",
+        )
+    return hops
+
+
+def _criticality(head: RequestHead, principal: Principal, trusted: bool) -> Criticality:
+    """Claimed class, if the caller may claim one; never above what its credential allows."""
+    claimed = _CLASSES.get((head.get(names.CRITICALITY) or b"").lower()) if trusted else None
+    wanted = principal.criticality_default if claimed is None else claimed
+    return min(wanted, principal.criticality_max)
+
+
+def _allowed_s(head: RequestHead, policy: PolicySnapshot) -> float:
+    """Time the request may take: the client's own bound if it names one, capped by policy."""
+    value = head.get(names.DEADLINE_MS)
+    if value is None:
+        return policy.forward.total_s
+    if not value.isdigit() or len(value) > 9 or not int(value):
+        raise RequestError(
+            ErrorKind.BAD_REQUEST,
+            f"header x-gir-deadline-ms is '{value[:20].decode('latin-1')}'; give whole milliseconds > 0",
+        )
+    return min(int(value) / 1000, policy.forward.deadline_client_max_s)
+
+
+def job(
+    asked: Asked,
+    request: InferenceRequest,
+    policy: PolicySnapshot,
+    body: bytes,
+    head_for: Callable[[Candidate], bytes],
+    headers_for: Callable[[Candidate, int, Answer], Headers],
+) -> Job:
+    """What the dispatcher needs to send `body` wherever the request goes."""
+    forward = policy.forward
+    plan = AttemptPlan(
+        api=asked.api,
+        body=body,
+        deadlines=CallDeadlines(
+            head_s=forward.head_s,
+            first_token_s=forward.first_token_s,
+            idle_s=forward.idle_s,
+            total_at_s=request.deadline_s,
+        ),
+        response_bytes_max=forward.response_bytes_max,
+        hide_usage=_usage_is_ours(asked),
+    )
+    return Job(plan=plan, policy=forward, deadline_s=request.deadline_s, head_for=head_for, headers_for=headers_for)
+
+
+def body_for(asked: Asked, model: ModelId) -> bytes:
+    """The client's bytes, with another model name or a usage request spliced in where needed."""
+    body = asked.body
+    if model != asked.peek.model:
+        body = with_model(body, model)
+    return with_include_usage(body) if _usage_is_ours(asked) else body
+
+
+def _usage_is_ours(asked: Asked) -> bool:
+    """Whether the stream's usage is asked for on our own account, and must be hidden from the client."""
+    return asked.peek.stream and not asked.peek.include_usage and asked.api in _USAGE_APIS
+
+
+def upstream_head(
+    head: RequestHead, scope: Scope, candidate: Candidate, authorization: bytes, body_bytes: int, clock: Clock
+) -> bytes:
+    """Request head for one cluster: allow-listed headers, our control headers, the cluster's own credential."""
+    request = scope.request
+    assert request is not None, "sent before it was built"
+    endpoint = _endpoint(candidate.url)
+    left_ms = max(1, int((request.deadline_s - clock.monotonic_s()) * 1000))
+    headers = forwarded(head.headers, trusted=request.principal.trusted)
+    headers += [
+        (b"authorization", authorization),
+        (names.REQUEST_ID, scope.request_id.encode()),
+        (names.HOPS, b"%d" % (request.hops + 1)),
+        (names.CRITICALITY, request.criticality.label.encode()),
+        (names.DEADLINE_MS, b"%d" % left_ms),
+    ]
+    traceparent = head.get(names.TRACEPARENT)
+    if traceparent is not None:
+        headers.append((names.TRACEPARENT, traceparent))
+    target = endpoint.base_path.encode() + head.target if endpoint.base_path else head.target
+    return request_head(head.method, target, endpoint.host_header, headers, body_bytes)

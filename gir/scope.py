@@ -1,0 +1,138 @@
+"""One request's belongings: every counter, slot and reservation it holds, given back exactly once.
+
+The scope is also the dispatcher's guide: it asks placement for the next cluster and tells placement, health and
+telemetry how each attempt went. It makes no decisions of its own.
+"""
+
+from typing import TYPE_CHECKING
+
+from gir.model.decision import Candidate, Placement
+from gir.model.errors import ErrorKind, RequestError
+from gir.model.ids import ClusterId
+from gir.model.outcome import Attempt, AttemptResult, Outcome
+from gir.model.policy import PolicySnapshot
+from gir.model.request import InferenceRequest, Usage
+from gir.place.placer import Dispatch
+from gir.place.rewrite import Rewrite
+
+if TYPE_CHECKING:
+    from gir.pipeline import Stages
+
+
+class Scope:
+    """State of one request from its first header to its last byte."""
+
+    __slots__ = (
+        "_closed",
+        "_dispatch",
+        "_stages",
+        "arrived_s",
+        "attempts",
+        "error",
+        "first_token_s",
+        "outcome",
+        "placement",
+        "policy",
+        "request",
+        "request_id",
+        "rewrite",
+        "status",
+        "usage",
+    )
+
+    def __init__(self, stages: "Stages", request_id: str, arrived_s: float) -> None:
+        self._stages = stages
+        self._closed = False
+        self._dispatch: Dispatch | None = None
+        self.arrived_s = arrived_s
+        self.attempts: list[Attempt] = []
+        self.error: RequestError | None = None
+        self.first_token_s: float | None = None
+        self.outcome = Outcome.REJECTED
+        self.placement: Placement | None = None
+        self.policy: PolicySnapshot = stages.policies.current
+        self.request: InferenceRequest | None = None
+        self.request_id = request_id
+        self.rewrite: Rewrite | None = None
+        self.status = 0
+        self.usage: Usage | None = None
+
+    # The dispatcher's guide.
+
+    def next(self, tried: frozenset[ClusterId]) -> Candidate | None:
+        """Best cluster not yet tried, by a plan made now."""
+        assert self.request is not None, "placed before it was read"
+        stages = self._stages
+        clock = stages.clock
+        now_s = clock.monotonic_s()
+        placement = stages.placer.plan(
+            self.request,
+            stages.registry.view,
+            self.policy,
+            now_s=now_s,
+            draw=clock.random.random(),
+            tried=tried,
+        )
+        if self.placement is None or placement.ranked:
+            self.placement = placement
+        for candidate in placement.ranked:
+            if not candidate.probation or stages.registry.claim_probation(candidate.cluster, now_s):
+                return candidate
+        return None
+
+    def started(self, candidate: Candidate) -> None:
+        """Count the dispatch at once, so that the next plan sees it."""
+        assert self.request is not None, "dispatched before it was read"
+        self._dispatch = self._stages.placer.dispatched(
+            self.request, candidate.cluster, self._stages.clock.monotonic_s()
+        )
+
+    def first_token(self, candidate: Candidate) -> None:  # noqa: ARG002 - the scope has one attempt at a time
+        """The client can be answered; prefill work on the cluster is done."""
+        self.first_token_s = self._stages.clock.monotonic_s()
+        if self._dispatch is not None:
+            self._stages.placer.first_token(self._dispatch, self.first_token_s)
+
+    def ended(self, attempt: Attempt, usage: Usage | None) -> None:
+        """Give the cluster's slot back and let health judge the attempt."""
+        self.attempts.append(attempt)
+        stages = self._stages
+        if self._dispatch is not None:
+            stages.placer.finished(
+                self._dispatch, now_s=attempt.ended_s, usage=usage, ok=attempt.result is AttemptResult.OK
+            )
+            self._dispatch = None
+        stages.registry.attempt(attempt, attempt.ended_s)
+        stages.telemetry.attempt(attempt)
+
+    def no_candidate(self, attempts: list[Attempt]) -> RequestError:
+        """Why nobody can take the request now, and when to come back."""
+        placement = self.placement
+        assert placement is not None and self.request is not None, "asked before the first plan"
+        model = self.request.model_asked
+        if not placement.model_known:
+            return RequestError(
+                ErrorKind.MODEL_NOT_FOUND,
+                f"model '{model}' is served by no cluster; GET /v1/models lists those that are",
+                param="model",
+            )
+        waits_s = [attempt.retry_after_s for attempt in attempts if attempt.retry_after_s is not None]
+        retry_after_s = min(waits_s) if waits_s else placement.retry_after_s
+        if attempts and all(attempt.status == 429 for attempt in attempts):
+            return RequestError(
+                ErrorKind.OVERLOADED, f"every cluster serving '{model}' is full", retry_after_s=retry_after_s
+            )
+        reasons = ", ".join(f"{item.cluster}: {item.filter}" for item in placement.removed[:8])
+        tried = ", ".join(f"{attempt.cluster}: {attempt.detail or attempt.result.value}" for attempt in attempts)
+        detail = "; ".join(part for part in (f"tried {tried}" if tried else "", reasons) if part)
+        return RequestError(
+            ErrorKind.NO_CAPACITY,
+            f"no cluster can take a request for '{model}' now ({detail or 'none is known'})",
+            retry_after_s=retry_after_s,
+        )
+
+    def close(self) -> None:
+        """Settle everything. Must run once, whatever happened; a second call is a bug."""
+        assert not self._closed, "a request settled twice"
+        self._closed = True
+        self._stages.telemetry.request(self)
