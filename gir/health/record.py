@@ -1,0 +1,358 @@
+"""One cluster's health: what its detectors say, put together, and where it stands on the way out and back.
+
+    NEW ------> SERVING <------ RAMPING <--- HOLDING <--- PROVING <--- LOST
+     \\-> RAMPING   |              |            |            |          ^ ^
+                   +--------------+------------+------------+----------+ | any detector speaks against it
+                                  ^------------------------------------- | its breaker alone did, and has closed
+
+LOST until no detector objects, PROVING until enough beats and probes were good in a row, HOLDING for the hold-down,
+then RAMPING. A breaker's ejection was itself the waiting time, so after it the ramp begins at once. A loss counts as a
+flap only when work was lost; failing again during PROVING or HOLDING just starts that way anew.
+"""
+
+import enum
+
+from gir.health.breaker import Breaker, Gate
+from gir.health.detector import BeatDetector, Beats
+from gir.health.events import Cause
+from gir.health.pressure import Pressure
+from gir.health.probe import Probes, ProbeState
+from gir.health.ramp import freshness, holddown_s, ramp_share
+from gir.model.beat import AgentHello, Condition
+from gir.model.cluster import ClusterState, ClusterStatus, Intent, PoolState
+from gir.model.ids import ModelId, TierName
+from gir.model.outcome import AttemptResult
+from gir.model.policy import ClusterPolicy, HealthPolicy
+
+
+class Standing(enum.Enum):
+    """Where a cluster is on the way out and back."""
+
+    NEW = "new"
+    SERVING = "serving"
+    RAMPING = "ramping"
+    LOST = "lost"
+    PROVING = "proving"
+    HOLDING = "holding"
+
+
+WORKING = (Standing.SERVING, Standing.RAMPING)
+
+
+class ClusterRecord:
+    """Everything the registry knows of one cluster. Times are monotonic seconds."""
+
+    __slots__ = (
+        "_before_loss",
+        "_breaker_alone",
+        "_ramp_before_loss_s",
+        "beat_s",
+        "beats",
+        "breaker",
+        "cause",
+        "condition",
+        "flaps",
+        "hello",
+        "hold_until_s",
+        "intent",
+        "last_resort",
+        "lost_s",
+        "names",
+        "pinned",
+        "policy",
+        "pools",
+        "pressure",
+        "probes",
+        "published",
+        "rtt_s",
+        "silent_since_s",
+        "since_s",
+        "spared",
+        "standing",
+        "tier",
+        "warnings",
+    )
+
+    def __init__(self, hello: AgentHello, policy: HealthPolicy, *, now_s: float) -> None:
+        self.hello = hello
+        self.policy = policy
+        self.beats = BeatDetector(policy, now_s=now_s)
+        self.probes = ProbeState(policy)
+        self.breaker = Breaker(policy)
+        self.pressure = Pressure()
+        self.standing = Standing.NEW
+        self.since_s = now_s
+        """When `standing` began; while RAMPING, when the ramp began."""
+        self.cause = Cause.NONE
+        """Which detector objects now."""
+        self.silent_since_s: float | None = None
+        """Since when silence alone makes it lost; None while it is heard."""
+        self.lost_s = now_s
+        self.hold_until_s = 0.0
+        self.flaps = 0
+        self.spared = False
+        """Lost together with too many others to be written off: SUSPECT for longer before DEAD."""
+        self.last_resort = False
+        """Nobody else is left for one of its models, so it stays usable whatever its health."""
+        self.intent = Intent.SERVE
+        self.pinned = 1.0
+        self.tier = hello.tier
+        self.condition = Condition.SERVING
+        self.pools: dict[ModelId, PoolState] = {}
+        self.names: frozenset[ModelId] = frozenset()
+        """Models and adapters its pools with slots can serve."""
+        self.warnings: tuple[str, ...] = ()
+        self.beat_s: float | None = None
+        self.rtt_s: float | None = None
+        self.published: ClusterState | None = None
+        self._before_loss = Standing.NEW
+        self._breaker_alone = False
+        """Since the loss nothing but the breaker has objected."""
+        self._ramp_before_loss_s = now_s
+
+    def use_policy(self, policy: HealthPolicy) -> None:
+        """Judge by `policy` from now on."""
+        self.policy = self.beats.policy = self.probes.policy = self.breaker.policy = policy
+
+    def obey(self, entry: ClusterPolicy | None) -> None:
+        """Take over what the policy says of the cluster; without an entry, the defaults."""
+        self.intent = Intent(entry.intent) if entry else Intent.SERVE
+        self.pinned = entry.weight if entry else 1.0
+        self.tier = TierName(entry.tier) if entry and entry.tier else self.hello.tier
+
+    @property
+    def objection(self) -> Cause:
+        """The strongest detector that speaks against the cluster now; NONE if all are content."""
+        if self.beats.state is Beats.GONE:
+            return Cause.GOODBYE
+        if self.probes.state is Probes.REFUSED:
+            return Cause.PROBE
+        if self.beats.state in (Beats.SUSPECT, Beats.DEAD):
+            return Cause.BEATS
+        if self.probes.state is Probes.MISSED:
+            return Cause.PROBE
+        return Cause.NONE if self.breaker.gate is Gate.CLOSED else Cause.BREAKER
+
+    @property
+    def silent(self) -> bool:
+        """Lost for want of signals: the only loss that could be the observer's fault."""
+        return self.cause in (Cause.BEATS, Cause.PROBE) and self.probes.state is not Probes.REFUSED
+
+    @property
+    def heard(self) -> bool:
+        """Its signals arrive, whatever its breaker thinks of the answers."""
+        return self.cause in (Cause.NONE, Cause.BREAKER) and self.beats.state is Beats.FRESH
+
+    @property
+    def doubtful(self) -> bool:
+        """Not gone by its own word: it may still answer."""
+        return self.cause is not Cause.GOODBYE and self.probes.state is not Probes.REFUSED
+
+    def alive_s(self, now_s: float) -> float:
+        """When it was last heard of."""
+        return now_s if self.silent_since_s is None else self.silent_since_s
+
+    @property
+    def working(self) -> bool:
+        """It may get its share of new work."""
+        return self.standing in WORKING and self.doors_open
+
+    @property
+    def doors_open(self) -> bool:
+        """Neither operator nor agent wants it left alone."""
+        return self.intent is Intent.SERVE and self.condition is Condition.SERVING and self.pinned > 0.0
+
+    @property
+    def proven(self) -> bool:
+        """Enough good beats and probes in a row to be trusted with work again."""
+        if self.beats.state is not Beats.FRESH or self.beats.streak < self.policy.recover_beats:
+            return False
+        return not self.policy.probe or self.probes.streak >= self.policy.recover_probes
+
+    def assess(self, now_s: float, *, pardoned: bool = False) -> bool:
+        """Let time speak to the detectors. True when what they say together has changed."""
+        self.beats.tick(now_s, pardoned=pardoned)
+        self.breaker.tick(now_s)
+        before = (self.cause, self.silent_since_s is None)
+        self.cause = self.objection
+        if not self.silent:
+            self.silent_since_s = None
+        elif self.silent_since_s is None:
+            self.silent_since_s = now_s
+        return before != (self.cause, self.silent_since_s is None)
+
+    def step(self, now_s: float, *, among_the_first: bool) -> bool:
+        """Move to where the detectors say it stands; True if it moved.
+
+        `among_the_first`: nobody was serving before it, so there is nothing to ramp against.
+        """
+        before = self.standing
+        if self.cause is not Cause.NONE:
+            self._fall(now_s)
+        else:
+            self._rise(now_s, among_the_first=among_the_first)
+        return self.standing is not before
+
+    def ramp(self, now_s: float) -> None:
+        """Begin a ramp now: work comes back to it for a reason other than health."""
+        if self.standing is Standing.SERVING:
+            self._stand(Standing.RAMPING, now_s)
+
+    def close_breaker(self, now_s: float) -> None:
+        """Its breaker closed: if nothing else objects, the ejection was waiting time enough."""
+        self.cause = self.objection
+        if self.standing is Standing.LOST and self.cause is Cause.NONE and self._breaker_alone:
+            self._stand(Standing.RAMPING, now_s)
+
+    def acquit(self) -> None:
+        """Take back a loss that turned out to be the observer's fault."""
+        if self.standing is Standing.LOST and self._before_loss in WORKING:
+            self.standing, self.since_s = self._before_loss, self._ramp_before_loss_s
+            self.flaps = max(0, self.flaps - 1)
+
+    def grant(self, gap_s: float, now_s: float) -> None:
+        """The observer was away for `gap_s` seconds: to it, that time did not pass."""
+        self.beats.grant(gap_s, now_s)
+        self.probes.reprieve()
+        if self.standing is Standing.RAMPING:
+            self.since_s = min(now_s, self.since_s + gap_s)
+        self.hold_until_s += gap_s
+
+    def reprieve(self, now_s: float) -> None:
+        """Start detection anew: the silence so far was the observer's fault."""
+        self.beats.reprieve(now_s)
+        self.probes.reprieve()
+
+    def weight(self, now_s: float, *, fail_open: bool) -> float:
+        """Share of its normal traffic it may have, 0 to 1 in steps of 0.01. A SUSPECT with weight is second choice."""
+        if not self.doors_open:
+            return 0.0
+        share = self.pinned * self.pressure.factor(now_s)
+        if self.last_resort:
+            pass  # old numbers or not, there is nobody to give the rest to
+        elif self.standing in WORKING:
+            if self.standing is Standing.RAMPING:
+                share *= ramp_share(now_s - self.since_s, self.policy)
+            if not fail_open:
+                share *= freshness(self.beats.silence_s(now_s), self.policy)
+        elif self.standing in (Standing.PROVING, Standing.HOLDING) or self.on_probation:
+            share *= self.policy.ramp_floor
+        elif self.silent and self.status(now_s) is ClusterStatus.SUSPECT and self._may_answer:
+            # It helps out while the others have no room, less with each second.
+            share *= freshness(self.beats.silence_s(now_s), self.policy)
+        else:
+            return 0.0
+        return max(0.01, round(share, 2))
+
+    @property
+    def on_probation(self) -> bool:
+        """Only its breaker objects, and that is half open: one request may go."""
+        half_open = self.cause is Cause.BREAKER and self.breaker.gate is Gate.HALF_OPEN
+        return half_open and self.standing is Standing.LOST and not self.last_resort
+
+    def status(self, now_s: float) -> ClusterStatus:
+        """Status as the view shows it."""
+        if self.standing is Standing.SERVING:
+            return ClusterStatus.HEALTHY
+        if self.standing is Standing.RAMPING or self.on_probation:
+            return ClusterStatus.RAMPING
+        if self.standing is Standing.NEW and self.cause is Cause.NONE:
+            return ClusterStatus.UNKNOWN
+        if self.last_resort or self.beats.state not in (Beats.DEAD, Beats.GONE):
+            return ClusterStatus.SUSPECT
+        if self.spared and now_s - self.lost_s < self.policy.failover_bound_s:
+            return ClusterStatus.SUSPECT
+        return ClusterStatus.DEAD
+
+    def backoff_until_s(self) -> float:
+        """When it may be asked again: the end of its ejection or of its `Retry-After`."""
+        ejected = self.cause is Cause.BREAKER and self.breaker.gate is Gate.OPEN and not self.last_resort
+        return max(self.pressure.until_s, self.breaker.reopen_s) if ejected else self.pressure.until_s
+
+    def key(self, now_s: float, *, fail_open: bool) -> tuple[object, ...]:
+        """Everything the published state is made of, cheap to compare."""
+        return (
+            self.standing,
+            self.cause,
+            self.status(now_s),
+            self.weight(now_s, fail_open=fail_open),
+            self.backoff_until_s(),
+            self.intent,
+            self.last_resort,
+            self.on_probation,
+            self.beats.epoch,
+            self.beats.seq,
+            self.rtt_s,
+            self.tier,
+            self.hello,
+        )
+
+    def state(self, now_s: float, *, reason: str, fail_open: bool) -> ClusterState:
+        """The cluster as the view shows it."""
+        return ClusterState(
+            id=self.hello.cluster,
+            region=self.hello.region,
+            zone=self.hello.zone,
+            tier=self.tier,
+            price_per_slot_hour=self.hello.price_per_slot_hour,
+            url=self.hello.url,
+            status=self.status(now_s),
+            intent=self.intent,
+            weight=self.weight(now_s, fail_open=fail_open),
+            pools=self.pools,
+            rtt_s=self.rtt_s,
+            beat_at_s=self.beat_s,
+            epoch=self.beats.epoch,
+            seq=max(0, self.beats.seq),
+            backoff_until_s=self.backoff_until_s(),
+            probation=self.on_probation,
+            reason=reason,
+            labels=self.hello.labels,
+        )
+
+    @property
+    def redispatch(self) -> bool:
+        """Requests waiting there should be tried elsewhere: not after a goodbye or drain, where they are answered."""
+        if self.cause is Cause.BREAKER:
+            return self.breaker.origin is AttemptResult.LOCAL_FAULT
+        return self.cause in (Cause.BEATS, Cause.PROBE) and self.condition is not Condition.DRAINING
+
+    def _rise(self, now_s: float, *, among_the_first: bool) -> None:
+        if self.standing is Standing.NEW:
+            if among_the_first and self.beats.state is Beats.FRESH:
+                self._stand(Standing.SERVING, now_s)
+            elif self.proven:
+                self._stand(Standing.RAMPING, now_s)
+        if self.standing is Standing.LOST:
+            self._stand(Standing.PROVING, now_s)
+        if self.standing is Standing.PROVING and self.proven:
+            self._stand(Standing.HOLDING, now_s)
+            self.hold_until_s = now_s + holddown_s(self.flaps, self.policy)
+        if self.standing is Standing.HOLDING and now_s >= self.hold_until_s:
+            self._stand(Standing.RAMPING, now_s)
+        if self.standing is Standing.RAMPING and now_s - self.since_s >= self.policy.ramp_s:
+            self._stand(Standing.SERVING, now_s)
+        if self.flaps and self.standing is Standing.SERVING and now_s - self.since_s >= self.policy.flap_window_s:
+            self.flaps = 0
+
+    @property
+    def _may_answer(self) -> bool:
+        """Nothing is known against its data path, or so many are silent that what is known is in doubt."""
+        return self.spared or self.probes.state is not Probes.MISSED
+
+    def _fall(self, now_s: float) -> None:
+        by_breaker = self.cause is Cause.BREAKER
+        if self.standing in WORKING:
+            self._before_loss, self._ramp_before_loss_s = self.standing, self.since_s
+            self._breaker_alone = True
+            self.lost_s = now_s
+            # Somebody who leaves with a goodbye, or under maintenance, did not flap.
+            self.flaps += self.cause is not Cause.GOODBYE and self.intent is not Intent.MAINTENANCE
+        self._breaker_alone = self._breaker_alone and by_breaker
+        # A newcomer has no work to lose; but one that was tried as the last resort and failed needs a probation.
+        if self.standing is not Standing.LOST and (self.standing is not Standing.NEW or by_breaker):
+            self._stand(Standing.LOST, now_s)
+
+    def _stand(self, standing: Standing, now_s: float) -> None:
+        self.standing = standing
+        self.since_s = now_s

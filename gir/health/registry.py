@@ -1,0 +1,397 @@
+"""The registry: the one writer of cluster health.
+
+Everything that says something about a cluster comes in here (beats, probes, ends of attempts, an operator's wishes,
+time itself) and one thing comes out: the `ClusterView` that a request takes with it. Every event ends in `reconcile`,
+the one place where health changes; call it every `sweep_interval_s` as well, so that silence is heard.
+
+All methods are synchronous and take the monotonic `now_s`. A call that comes much later than the sweep should have
+proves that this process was paused. To the clusters that time did not pass: the gap is granted to all of them, what
+began before it is no evidence, and agents that gave up on a paused router in the meantime are not blamed for it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gir.health import report
+from gir.health.events import Cause, EventKind, HealthEvent, status_event
+from gir.health.quorum import CALM, Judgement, Member, choose_last_resorts, judge
+from gir.health.record import ClusterRecord, Standing
+from gir.health.view import ViewBuilder, names_of
+from gir.model.beat import AgentHello, BeatReport, Condition
+from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent
+from gir.model.ids import ClusterId, TierName
+from gir.model.outcome import Attempt, AttemptResult
+from gir.model.policy import PolicySnapshot
+
+EVENTS_MAX = 1_000
+"""Events kept until somebody takes them; the oldest go first."""
+RTT_STEP_SHARE = 0.1
+RTT_STEP_S = 0.0005
+"""The view's round trip follows the measured one in steps, or every probe would make a new view."""
+
+
+class Registry:
+    """Health of every cluster. `jitter()` draws from [0, 1) for the length of ejections."""
+
+    __slots__ = (
+        "_clusters_policy",
+        "_dirty",
+        "_events",
+        "_first_beat_s",
+        "_jitter",
+        "_judgement",
+        "_pardon_until_s",
+        "_policy",
+        "_published_keys",
+        "_records",
+        "_resumed_s",
+        "_seen_s",
+        "_sweep_s",
+        "_upheaval",
+        "_views",
+    )
+
+    def __init__(self, policy: PolicySnapshot, *, now_s: float, jitter: Callable[[], float]) -> None:
+        self._policy = policy.health
+        self._clusters_policy = {entry.id: entry for entry in policy.clusters}
+        self._jitter = jitter
+        self._records: dict[ClusterId, ClusterRecord] = {}
+        self._dirty: set[ClusterId] = set()
+        self._upheaval = False
+        """Something changed that concerns the fleet as a whole, not only the dirty records."""
+        self._judgement: Judgement = CALM
+        self._events: deque[HealthEvent] = deque(maxlen=EVENTS_MAX)
+        self._views = ViewBuilder()
+        self._published_keys: dict[ClusterId, tuple[object, ...]] = {}
+        self._first_beat_s: float | None = None
+        self._seen_s = now_s
+        self._sweep_s = now_s
+        self._resumed_s = float("-inf")
+        """End of the last pause of this process."""
+        self._pardon_until_s = float("-inf")
+        """Until then agents may still be on their way back after a pause, so missing beats mean nothing."""
+
+    def __repr__(self) -> str:
+        return f"<Registry {report.line(self._sorted(), self._seen_s, fail_open=self.fail_open)}>"
+
+    @property
+    def view(self) -> ClusterView:
+        """The fleet as last published."""
+        return self._views.view
+
+    @property
+    def fail_open(self) -> bool:
+        """Everybody fell silent at once, so this router suspects itself and excludes nobody for silence."""
+        return self._judgement.fail_open
+
+    def hello(self, hello: AgentHello, now_s: float) -> str:
+        """An agent opened a stream. Returns '' or why it is not believed (an older boot epoch)."""
+        self._notice_gap(now_s)
+        record = self._records.get(hello.cluster)
+        if record is None:
+            record = ClusterRecord(hello, self._policy, now_s=now_s)
+            self._records[hello.cluster] = record
+            record.obey(self._clusters_policy.get(hello.cluster))
+        before = record.beats.epoch
+        if refused := record.beats.hello(hello.epoch, now_s):
+            return refused
+        if hello.epoch != before:
+            self._emit(now_s, EventKind.EPOCH, record, str(before), str(hello.epoch))
+        record.hello = hello
+        entry = self._clusters_policy.get(hello.cluster)
+        record.tier = TierName(entry.tier) if entry and entry.tier else hello.tier
+        self._settle(record, now_s)
+        return ""
+
+    def beat(self, beat: BeatReport, now_s: float) -> str:
+        """Take one beat. Returns '' or why it was ignored (no Hello yet, or not after the last one)."""
+        self._notice_gap(now_s)
+        record = self._records.get(beat.cluster)
+        if record is None:
+            return "no hello before the beat"
+        if ignored := record.beats.beat(beat.epoch, beat.seq, now_s):
+            return ignored
+        if self._first_beat_s is None:
+            self._first_beat_s = now_s
+        opened = record.condition is not Condition.SERVING and beat.condition is Condition.SERVING
+        record.condition = beat.condition
+        record.warnings = beat.warnings
+        record.beat_s = now_s
+        record.pools = {pool.model: pool for pool in beat.pools}
+        names = frozenset(names_of(pool for pool in beat.pools if pool.slots_total > 0))
+        self._upheaval |= opened or names != record.names
+        record.names = names
+        if opened and not self._among_the_first(record, now_s):
+            record.ramp(now_s)
+        self._settle(record, now_s)
+        return ""
+
+    def goodbye(self, cluster: ClusterId, epoch: int, now_s: float) -> None:
+        """The agent stops on purpose: no new work, and what runs there is left alone."""
+        self._notice_gap(now_s)
+        record = self._records.get(cluster)
+        if record is not None and not record.beats.goodbye(epoch, now_s):
+            self._settle(record, now_s)
+
+    def stream_lost(self, cluster: ClusterId, epoch: int, now_s: float) -> None:
+        """A beat stream of `epoch` broke without a goodbye: SUSPECT at once if it was the last one."""
+        self._notice_gap(now_s)
+        record = self._records.get(cluster)
+        if record is not None:
+            record.beats.stream_lost(epoch, pardoned=now_s < self._pardon_until_s)
+            self._settle(record, now_s)
+
+    def probe(
+        self,
+        cluster: ClusterId,
+        ok: bool,
+        rtt_s: float | None,
+        now_s: float,
+        *,
+        refused: bool = False,
+        started_s: float | None = None,
+    ) -> None:
+        """One probe over the data path has ended. `refused`: nobody listens there, which is believed at once.
+
+        `started_s`: when the question was asked; a miss that spans a pause of this process is no evidence.
+        """
+        self._notice_gap(now_s)
+        record = self._records.get(cluster)
+        if record is None:
+            return
+        if ok:
+            record.probes.ok(rtt_s)
+            self._follow_rtt(record)
+        elif refused:
+            record.probes.refused()
+        elif (now_s - self._policy.probe_timeout_s if started_s is None else started_s) >= self._resumed_s:
+            record.probes.missed()
+        self._settle(record, now_s)
+
+    def attempt(self, attempt: Attempt, now_s: float) -> None:
+        """One attempt of a request has ended. Hot: the good case touches one record and publishes nothing."""
+        record = self._records.get(attempt.cluster)
+        if record is None:
+            return
+        result = attempt.result
+        if result is AttemptResult.OK:
+            if record.breaker.success(attempt.started_s, now_s):
+                record.close_breaker(now_s)
+                self._upheaval = True
+                self._settle(record, now_s)
+            return
+        self._notice_gap(now_s)
+        self._attempt_failed(record, attempt, now_s)
+
+    def may_take(self, cluster: ClusterId, now_s: float) -> bool:
+        """Ask before each dispatch. False: its breaker is half open and another request is already trying."""
+        record = self._records.get(cluster)
+        return record is not None and (not record.on_probation or record.breaker.claim(now_s))
+
+    def claim_probation(self, cluster: ClusterId, now_s: float) -> bool:
+        """Take the one request a half-open breaker admits. False: take another cluster."""
+        record = self._records.get(cluster)
+        return record is not None and record.breaker.claim(now_s)
+
+    def set_intent(self, cluster: ClusterId, intent: Intent, now_s: float) -> None:
+        """What an operator wants of a cluster, until said otherwise. Raises ValueError for an unknown cluster."""
+        record = self._known(cluster)
+        before, record.intent = record.intent, intent
+        if before is intent:
+            return
+        self._emit(now_s, EventKind.INTENT, record, before.value, intent.value, cause=Cause.OPERATOR)
+        if intent is Intent.SERVE and not self._among_the_first(record, now_s):
+            record.ramp(now_s)
+        self._upheaval = True
+        self._settle(record, now_s)
+
+    def set_weight(self, cluster: ClusterId, weight: float, now_s: float) -> None:
+        """Pin the upper bound of a cluster's share. Raises ValueError outside 0 to 1 or for an unknown cluster."""
+        if not 0.0 <= weight <= 1.0:
+            raise ValueError(f"weight is {weight}: must be between 0 and 1")
+        record = self._known(cluster)
+        before, record.pinned = record.pinned, weight
+        self._emit(now_s, EventKind.WEIGHT, record, f"{before:g}", f"{weight:g}", cause=Cause.OPERATOR)
+        self._upheaval = True
+        self._settle(record, now_s)
+
+    def apply_policy(self, policy: PolicySnapshot, now_s: float) -> None:
+        """Judge by a new policy. What it says of a cluster is newer than what was set by hand only if it changed."""
+        entries = {entry.id: entry for entry in policy.clusters}
+        self._policy = policy.health
+        for record in self._records.values():
+            record.use_policy(policy.health)
+            entry = entries.get(record.hello.cluster)
+            if entry != self._clusters_policy.get(record.hello.cluster):
+                record.obey(entry)
+        self._clusters_policy = entries
+        self._sweep_s = now_s
+        self._upheaval = True
+        self.reconcile(now_s)
+
+    def reconcile(self, now_s: float) -> ClusterView:
+        """Restore the invariant between what is known and what is published; return the view."""
+        self._notice_gap(now_s)
+        self._seen_s = now_s
+        records: Iterable[ClusterRecord]
+        if now_s >= self._sweep_s:
+            self._sweep_s = now_s + self._policy.sweep_interval_s
+            records = list(self._records.values())
+            self._upheaval = True
+        else:
+            records = [self._records[cluster] for cluster in sorted(self._dirty)]
+        self._dirty.clear()
+        for record in records:
+            self._upheaval |= record.assess(now_s, pardoned=now_s < self._pardon_until_s)
+        if self._upheaval:
+            records = list(self._records.values())
+            self._judge(now_s)
+        for record in records:
+            if not self._frozen(record):
+                first = record.standing is Standing.NEW and self._among_the_first(record, now_s)
+                self._upheaval |= record.step(now_s, among_the_first=first)
+        if self._upheaval:
+            choose_last_resorts(self._records.values(), self._policy, now_s)
+            records = self._records.values()
+        self._upheaval = False
+        return self._publish(records, now_s)
+
+    def take_events(self) -> list[HealthEvent]:
+        """What has changed since the last call, oldest first."""
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def rows(self, now_s: float) -> list[dict[str, Any]]:
+        """Every cluster in full, for `/admin/clusters`; ages and durations are as of `now_s`."""
+        return [report.row(record, now_s, fail_open=self.fail_open) for record in self._sorted()]
+
+    def _settle(self, record: ClusterRecord, now_s: float) -> None:
+        self._dirty.add(record.hello.cluster)
+        self.reconcile(now_s)
+
+    def _attempt_failed(self, record: ClusterRecord, attempt: Attempt, now_s: float) -> None:
+        match attempt.result:
+            case AttemptResult.BACKPRESSURE:
+                record.breaker.inconclusive(attempt.started_s)
+                record.pressure.push(attempt.retry_after_s, now_s)
+                self._settle(record, now_s)
+            case AttemptResult.LOCAL_FAULT | AttemptResult.UPSTREAM_FAULT as origin:
+                if origin is AttemptResult.LOCAL_FAULT and attempt.started_s < self._resumed_s:
+                    record.breaker.inconclusive(attempt.started_s)
+                elif record.breaker.failure(origin, attempt.started_s, now_s, draw=self._jitter()):
+                    self._settle(record, now_s)
+            case _:
+                record.breaker.inconclusive(attempt.started_s)
+
+    def _notice_gap(self, now_s: float) -> None:
+        """Grant to every cluster the time in which this process did not run."""
+        late_s = now_s - self._seen_s - self._policy.sweep_interval_s
+        if late_s <= self._policy.loop_gap_s:
+            return
+        self._seen_s = self._resumed_s = now_s
+        # Agents give up on a router that has not acknowledged for about two beats, and come back spread over time.
+        if late_s >= 2.0 * self._policy.beat_interval_s:
+            self._pardon_until_s = now_s + self._policy.dead_after_s
+        for record in self._records.values():
+            record.grant(late_s, now_s)
+        self._upheaval = True
+        self._emit(now_s, EventKind.GAP, None, "", f"{late_s:.1f}s", cause=Cause.OBSERVER)
+
+    def _judge(self, now_s: float) -> None:
+        """Decide whether the fleet or this router is sick, and act on a change of mind."""
+        members = [
+            Member(record.hello.cluster, record.silent_since_s)
+            for record in self._records.values()
+            if record.intent is Intent.SERVE
+            and (record.heard or (record.silent and record.standing is not Standing.NEW))
+        ]
+        before, self._judgement = self._judgement, judge(members, self._policy)
+        for record in self._records.values():
+            together = record.hello.cluster in self._judgement.recent
+            record.spared = together or (record.spared and record.silent)
+            if self.fail_open and together:
+                record.acquit()
+            elif before.fail_open and not self.fail_open and record.silent and record.hello.cluster in before.recent:
+                record.reprieve(now_s)
+                record.assess(now_s)
+        if before.fail_open is not self.fail_open:
+            words = ("closed", "open") if self.fail_open else ("open", "closed")
+            self._emit(now_s, EventKind.FAIL_OPEN, None, *words, cause=Cause.OBSERVER)
+
+    def _frozen(self, record: ClusterRecord) -> bool:
+        return self.fail_open and record.silent and record.hello.cluster in self._judgement.recent
+
+    def _among_the_first(self, record: ClusterRecord, now_s: float) -> bool:
+        """Nobody was serving before it: this router has just started, or there is nobody else.
+
+        A restarted router hears the whole fleet anew within seconds; ramping all of it would only shed requests.
+        """
+        if self._first_beat_s is None or now_s - self._first_beat_s <= self._policy.dead_after_s:
+            return True
+        return not any(other.working for other in self._records.values() if other is not record)
+
+    def _publish(self, records: Iterable[ClusterRecord], now_s: float) -> ClusterView:
+        """Swap the view if anything in it changed."""
+        fail_open = self.fail_open
+        changed = []
+        for record in records:
+            key = record.key(now_s, fail_open=fail_open)
+            cluster = record.hello.cluster
+            if key != self._published_keys.get(cluster):
+                self._published_keys[cluster] = key
+                changed.append(self._state(record, now_s))
+        if not changed and fail_open is self.view.fail_open:
+            return self.view
+        return self._views.publish(changed, fail_open=fail_open)
+
+    def _state(self, record: ClusterRecord, now_s: float) -> ClusterState:
+        before = record.published
+        state = record.state(
+            now_s, reason=report.reason(record, now_s, fail_open=self.fail_open), fail_open=self.fail_open
+        )
+        record.published = state
+        old = before.status if before else ClusterStatus.UNKNOWN
+        if old is not state.status and record.intent is not Intent.MAINTENANCE:
+            fell = state.status in (ClusterStatus.SUSPECT, ClusterStatus.DEAD)
+            self._events.append(
+                status_event(
+                    now_s,
+                    state.id,
+                    old,
+                    state.status,
+                    cause=record.cause if record.cause is not Cause.NONE else Cause.RECOVERY,
+                    reason=state.reason,
+                    redispatch=fell and record.redispatch,
+                )
+            )
+        return state
+
+    def _follow_rtt(self, record: ClusterRecord) -> None:
+        new_s, old_s = record.probes.rtt_s, record.rtt_s
+        if new_s is not None and (old_s is None or abs(new_s - old_s) > max(RTT_STEP_S, RTT_STEP_SHARE * old_s)):
+            record.rtt_s = new_s
+
+    def _known(self, cluster: ClusterId) -> ClusterRecord:
+        if cluster not in self._records:
+            raise ValueError(f"cluster {cluster!r} is unknown; known are {', '.join(sorted(self._records)) or 'none'}")
+        return self._records[cluster]
+
+    def _sorted(self) -> list[ClusterRecord]:
+        return [self._records[cluster] for cluster in sorted(self._records)]
+
+    def _emit(
+        self,
+        now_s: float,
+        kind: EventKind,
+        record: ClusterRecord | None,
+        before: str,
+        after: str,
+        *,
+        cause: Cause = Cause.NONE,
+    ) -> None:
+        cluster = record.hello.cluster if record else None
+        self._events.append(
+            HealthEvent(at_s=now_s, kind=kind, cluster=cluster, before=before, after=after, cause=cause)
+        )
