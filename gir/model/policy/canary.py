@@ -4,48 +4,63 @@ from typing import Annotated
 
 import msgspec
 
-from gir.model.policy.base import Count, Seconds, Section, Share
+from gir.model.policy.base import NonNegative, Seconds, Section, Share
+
+StageWeight = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 
 
 class HeaderMatch(Section, frozen=True, kw_only=True):
     """A header that must be present with exactly this value."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(min_length=1)]
     value: str
 
 
 class RuleMatch(Section, frozen=True, kw_only=True):
     """All given conditions must hold. No `model` matches any model."""
 
-    model: str | None = None
+    model: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     headers: tuple[HeaderMatch, ...] = ()
 
 
 class CanaryTarget(Section, frozen=True, kw_only=True):
     """One destination of a split. All targets of a rule carry a weight, or none does (equal shares)."""
 
-    model: str
-    weight: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] | None = None
+    model: Annotated[str, msgspec.Meta(min_length=1)]
+    weight: StageWeight | None = None
 
 
 class CanaryGuard(Section, frozen=True, kw_only=True):
     """When a canary aborts by itself: compared with the stable target over the same window."""
 
     error_rate_over_control_max: Share = 0.05
-    ttft_p95_ratio_max: Annotated[float, msgspec.Meta(gt=1.0)] = 1.5
-    samples_min: Count = 20
+    """Most its error rate may exceed the control's, 0 to 1."""
+    ttft_p95_ratio_max: Annotated[float, msgspec.Meta(gt=1.0, le=1_000.0)] = 1.5
+    """Most its p95 time to first token may be, as a multiple of the control's."""
+    samples_min: Annotated[int, msgspec.Meta(ge=5, le=50)] = 20
+    """Canary requests needed before it is judged. At most 50, so that a bad one is gone by then."""
     window_s: Seconds = 30.0
+    """Requests older than this are judged only while fewer than 50 are younger."""
 
 
 class CanaryRule(Section, frozen=True, kw_only=True):
-    """Rewrite of the model a client asked for. The first target is the stable one (control)."""
+    """Rewrite of the model a client asked for. The first target is the stable one (control).
 
-    name: str
-    matches: tuple[RuleMatch, ...]
-    targets: tuple[CanaryTarget, ...]
+    A rule that names a model comes before one that matches any; among equals the earlier one wins.
+    """
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    matches: Annotated[tuple[RuleMatch, ...], msgspec.Meta(min_length=1)]
+    targets: Annotated[tuple[CanaryTarget, ...], msgspec.Meta(min_length=1)]
     guard: CanaryGuard | None = None
     """None for a plain alias or an unguarded split."""
-    plan: tuple[tuple[float, int], ...] = ()
-    """Stages of (seconds after start, canary weight), applied one after the other while the guard is content."""
+    plan: tuple[tuple[NonNegative, StageWeight], ...] = ()
+    """Stages of (seconds after start, weight of the second target), one after the other while the guard is content.
+
+    The weight is out of the sum of the targets' weights (out of 100 when they carry none): the stable target keeps
+    the rest.
+    """
+    testers: tuple[str, ...] = ()
+    """Tenants that may choose a target by the header `x-gir-canary`, besides callers that policy trusts."""
     dry_run: bool = False
     """Draw and count, but send everything to the stable target."""

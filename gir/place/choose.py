@@ -1,0 +1,70 @@
+"""From scored candidates to an order: tier first, then score, and the best of two near the top by load."""
+
+from operator import attrgetter
+
+from gir.place.score import Mark
+
+_TIE_FLOOR_S = 0.005
+"""Differences below 5 ms are noise of the round-trip measurement."""
+_by_score = attrgetter("score_s")
+
+
+def sub_draw(draw: float, phase: float, turn: int) -> float:
+    """An independent-looking draw in [0, 1) for one cluster, from the request's single draw."""
+    return (draw * turn + phase * 31.0) % 1.0
+
+
+def hold_back(marks: list[Mark], draw: float) -> bool:
+    """Mark the candidates that carry only a part of their share and are not drawn this time. True when any is."""
+    any_held = False
+    for mark in marks:
+        if mark.row.weight < 1.0 and sub_draw(draw, mark.row.phase, 7_919) >= mark.row.weight:
+            mark.held_back = any_held = True
+    return any_held
+
+
+def order(marks: list[Mark], *, draw: float, tie_share: float, adapter: bool) -> list[Mark]:
+    """Order the candidates of one tier, best first."""
+    if len(marks) == 1:
+        return marks
+    marks.sort(key=_by_score)
+    if adapter:
+        _resident_first(marks)
+    if hold_back(marks, draw):
+        marks.sort(key=attrgetter("held_back"))
+    best = marks[0]
+    bound_s = best.score_s + max(_TIE_FLOOR_S, tie_share * abs(best.score_s))
+    if marks[1].score_s <= bound_s:
+        _better_of_two(marks, draw, bound_s)
+    return marks
+
+
+def _better_of_two(marks: list[Mark], draw: float, bound_s: float) -> None:
+    """Move to the front the less loaded of two of the candidates that score like the best.
+
+    The two are drawn by cluster, not by position, so that a cluster cannot gain by scoring worse.
+    """
+    first = second = None
+    first_at = second_at = 2.0
+    best = marks[0]
+    for mark in marks:
+        if mark.score_s > bound_s:
+            break
+        if mark.held_back is not best.held_back or mark.row.resident is not best.row.resident:
+            continue
+        at = sub_draw(draw, mark.row.phase, 104_729)
+        if at < first_at:
+            first, second, first_at, second_at = mark, first, at, first_at
+        elif at < second_at:
+            second, second_at = mark, at
+    if first is None or second is None:
+        return
+    chosen = second if second.use < first.use else first
+    if chosen is not best:
+        marks.remove(chosen)
+        marks.insert(0, chosen)
+
+
+def _resident_first(marks: list[Mark]) -> None:
+    """For an adapter: clusters that hold it and have room; then those that can load it, most spare capacity first."""
+    marks.sort(key=lambda mark: (0, mark.score_s) if mark.row.resident and mark.room >= 1 else (1, -mark.room))

@@ -1,0 +1,199 @@
+"""Decisions as they were made, cheap to keep and complete enough to be told again later."""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gir.model.cluster import ClusterView
+from gir.model.decision import Candidate, Placement, TierView
+from gir.model.ids import RequestId, TierName
+from gir.model.request import InferenceRequest
+from gir.place.filters import POLICY_FILTERS, Moment, removed, unmet
+from gir.place.roster import Roster
+from gir.place.score import Mark, terms, unknown
+from gir.place.tiers import TierLoad, TierShare
+
+RANKED_MAX = 8
+"""Candidates listed without an explanation: more than any request may try."""
+
+
+class Decision(msgspec.Struct, kw_only=True, gc=False):
+    """One run of `plan`: its inputs and the numbers it turned on."""
+
+    request: InferenceRequest
+    roster: Roster
+    marks: list[Mark]
+    """In rank order."""
+    moment: Moment
+    draw: float
+    reason: str
+    drawn: int
+    loads: tuple[TierLoad, ...] = ()
+    shares: tuple[TierShare, ...] = ()
+    canary: str = ""
+    notes: tuple[str, ...] = ()
+
+    def brief(self) -> Placement:
+        """The placement a request needs: ranked clusters without their terms."""
+        roster = self.roster
+        tiers = roster.tiers
+        marks = self.marks
+        names = [TierName(tier.name) for tier in tiers]
+        return Placement(
+            ranked=tuple([_candidate(mark) for mark in (marks if len(marks) <= RANKED_MAX else marks[:RANKED_MAX])]),
+            reason=self.reason,
+            tier_shares=tuple([(name, share.share) for name, share in zip(names, self.shares, strict=True)])
+            if self.shares
+            else ((names[0], 1.0),),
+            tier_drawn=names[self.drawn],
+            view_version=roster.view.version,
+            policy_version=roster.index.policy.version,
+            canary=self.canary,
+            model=self.request.model,
+            draw=self.draw,
+        )
+
+    def full(self) -> Placement:
+        """The same with every term, every cluster taken out and the arithmetic of the tiers."""
+        roster = self.roster
+        rules = roster.rules
+        tokens = self.request.prompt_tokens_estimate
+        ranked = tuple(
+            msgspec.structs.replace(_candidate(mark), terms=terms(mark, rules, tokens), unknown=unknown(mark.row))
+            for mark in self.marks
+        )
+        out = removed(roster.kind, roster.index, roster.view, self.moment)
+        listed = {each.cluster for each in ranked}
+        plain = self.brief() if ranked else nobody(self, known(self.request, roster.view))
+        return msgspec.structs.replace(
+            plain,
+            ranked=ranked,
+            removed=tuple(each for each in out if each.cluster not in listed),
+            tiers=self._tiers(),
+            notes=self.notes + _notes(self),
+        )
+
+    def _tiers(self) -> tuple[TierView, ...]:
+        views = []
+        for tier, load, share in zip(self.roster.tiers, self.loads, self.shares, strict=False):
+            views.append(
+                TierView(
+                    tier=TierName(tier.name),
+                    price_per_slot_hour=tier.price_per_slot_hour,
+                    clusters=sum(1 for row in self.roster.members.values() if row.tier == tier.name),
+                    slots_total=load.total,
+                    slots_free=load.free,
+                    reserve_slots=load.reserve,
+                    headroom=share.headroom,
+                    trend=share.trend,
+                    spill_at=load.spill_at,
+                    return_at=load.return_at,
+                    spilled=share.spilled,
+                    share=share.share,
+                )
+            )
+        return tuple(views)
+
+
+def nobody(decision: Decision, model_known: bool) -> Placement:
+    """The placement when no cluster is left: why, whether that is policy or circumstance, and when to come back."""
+    roster, now_s = decision.roster, decision.moment.now_s
+    out = removed(roster.kind, roster.index, roster.view, decision.moment)
+    serving = [each for each in out if each.filter != "model"]
+    waits = [
+        row.backoff_until_s - now_s
+        for row in roster.members.values()
+        if row.backoff_until_s > now_s and decision.moment.pinned in (None, row.cluster)
+    ]
+    return Placement(
+        removed=out,
+        reason=decision.reason or unmet(out, roster.kind.criticality),
+        model_known=model_known,
+        forbidden=bool(serving) and all(each.filter in POLICY_FILTERS for each in serving),
+        retry_after_s=min(waits) if waits else None,
+        view_version=roster.view.version,
+        policy_version=roster.index.policy.version,
+        canary=decision.canary,
+        model=decision.request.model,
+        draw=decision.draw,
+    )
+
+
+def known(request: InferenceRequest, view: ClusterView) -> bool:
+    """Whether any cluster, live or not, has reported the model."""
+    return request.model in view.by_model
+
+
+class Decisions:
+    """The last decisions by request id, several for a request that was tried again. Bounded by requests."""
+
+    __slots__ = ("_kept", "requests_max")
+
+    def __init__(self, requests_max: int) -> None:
+        self.requests_max = requests_max
+        self._kept: OrderedDict[RequestId, list[Decision]] = OrderedDict()
+
+    def keep(self, decision: Decision) -> None:
+        """Remember a decision; the oldest request goes when there are too many."""
+        kept = self._kept
+        name = decision.request.request_id
+        before = kept.get(name)
+        if before is not None:
+            if len(before) < RANKED_MAX:
+                before.append(decision)
+            return
+        kept[name] = [decision]
+        if len(kept) > self.requests_max:
+            kept.popitem(last=False)
+
+    def of(self, request_id: str) -> tuple[Placement, ...]:
+        """What was decided for a request, in order; empty when it is not (or no longer) known."""
+        return tuple(decision.full() for decision in self._kept.get(RequestId(request_id), ()))
+
+    def latest(self, count: int) -> list[RequestId]:
+        """The newest request ids, newest first."""
+        names = list(self._kept)
+        return names[: -count - 1 : -1]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+def as_json(placement: Placement) -> Mapping[str, Any]:
+    """A placement as plain lists and dictionaries."""
+    plain: dict[str, Any] = msgspec.to_builtins(placement)
+    return plain
+
+
+def _candidate(mark: Mark) -> Candidate:
+    row = mark.row
+    state = row.state
+    return Candidate(
+        cluster=row.cluster,
+        url=state.url,
+        tier=row.tier,
+        score_s=mark.score_s,
+        region=state.region,
+        probation=state.probation,
+        room=mark.room,
+        held_back=mark.held_back,
+    )
+
+
+def _notes(decision: Decision) -> tuple[str, ...]:
+    """The story in sentences."""
+    notes = []
+    tiers = decision.roster.tiers
+    for tier, load, share in zip(tiers, decision.loads, decision.shares, strict=False):
+        verdict = "keeps everything" if share.share >= 1.0 else f"takes {share.share:.0%}"
+        notes.append(
+            f"tier {tier.name}: {load.free:.0f} of {load.total:.0f} slots predicted free, headroom "
+            f"{share.headroom:.0%} (spill below {load.spill_at:.0%}, return above {load.return_at:.0%}): {verdict}"
+        )
+    if len(tiers) > 1 and decision.marks:
+        notes.append(f"draw {decision.draw:.4f} fell to tier {tiers[decision.drawn].name}")
+    if decision.canary:
+        notes.append(f"model chosen by canary: {decision.canary}")
+    return tuple(notes)

@@ -1,0 +1,325 @@
+"""Placement: which clusters may serve a request, in which order, and why.
+
+`Placer` is the one facade: it owns what this replica remembers (own dispatches, prefix affinity, sessions, the tiers'
+hysteresis) and decides by pure rules over a `ClusterView` and a `PolicySnapshot`. Time and chance come in as arguments,
+so the same sequence of calls always gives the same answers.
+"""
+
+import msgspec
+
+from gir.model.cluster import ClusterView
+from gir.model.decision import Placement
+from gir.model.ids import ClusterId, TierName
+from gir.model.policy import PolicySnapshot
+from gir.model.request import Criticality, InferenceRequest, Usage
+from gir.place.affinity import AffinityIndex, Trust
+from gir.place.choose import order
+from gir.place.decisions import Decision, Decisions, known, nobody
+from gir.place.filters import Moment, moment_of
+from gir.place.home import Homes
+from gir.place.loads import Dispatch, Loads
+from gir.place.roster import Kind, PolicyIndex, Roster, Row, build
+from gir.place.score import Mark, mark
+from gir.place.sessions import SessionKey, Sessions
+from gir.place.shortlist import SCORED_MAX, shortlist
+from gir.place.tiers import TierLoad, TierMemory, TierShare
+
+_KINDS_MAX = 512
+_SESSIONS_MAX = 100_000
+_DECISIONS_MAX = 1_000
+
+
+class Placer:
+    """Ranks clusters for requests and learns from what becomes of them."""
+
+    __slots__ = ("_homes", "_index", "_memory", "_rosters", "_view", "affinity", "decisions", "loads", "sessions",
+                 "trust")  # fmt: skip
+
+    def __init__(self, *, affinity_blocks_max: int = 200_000, decisions_max: int = _DECISIONS_MAX) -> None:
+        self.loads = Loads()
+        self.affinity = AffinityIndex(affinity_blocks_max)
+        self.sessions = Sessions(_SESSIONS_MAX)
+        self.trust: dict[ClusterId, Trust] = {}
+        self.decisions = Decisions(decisions_max)
+        self._homes = Homes()
+        self._index = PolicyIndex(PolicySnapshot())
+        self._view = ClusterView()
+        self._rosters: dict[Kind, Roster] = {}
+        self._memory: dict[Kind, TierMemory] = {}
+
+    def plan(
+        self,
+        request: InferenceRequest,
+        view: ClusterView,
+        policy: PolicySnapshot,
+        *,
+        now_s: float,
+        draw: float,
+        tried: frozenset[ClusterId] = frozenset(),
+        explain: bool = False,
+        canary: str = "",
+    ) -> Placement:
+        """Rank the clusters that may serve `request` now.
+
+        `draw` is one random number in [0, 1); every choice by chance in this decision derives from it. `tried` are
+        clusters this request has already been sent to. With `explain` nothing is remembered and the answer carries
+        every term, filter and tier; without, the decision is kept and `decisions.of(request_id)` explains it later.
+        """
+        roster = self._roster(request, view, policy)
+        moment = moment_of(request, now_s, tried)
+        rows, fallback = _candidates(roster, moment)
+        decision = Decision(
+            request=request, roster=roster, marks=[], moment=moment, draw=draw, reason=fallback, drawn=0, canary=canary
+        )
+        if request.hops >= roster.rules.hops_max:
+            decision.reason = f"loop: the request has crossed {request.hops} routers"
+            rows = []
+        if rows:
+            self._decide(decision, rows, advance=not explain and not tried and request.cluster_pinned is None)
+        if explain:
+            return decision.full()
+        self.decisions.keep(decision)
+        return decision.brief() if rows else nobody(decision, known(request, view))
+
+    def room(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float) -> float:
+        """Slots predicted free for `request` over all clusters that may serve it, after the Critical reserve."""
+        roster = self._roster(request, view, policy)
+        rows, _ = _candidates(roster, moment_of(request, now_s, frozenset()))
+        free = sum(max(0.0, row.slots_free - row.held - row.ledger.delta) for row in rows)
+        if request.criticality >= Criticality.CRITICAL:
+            return free
+        return free - policy.flow.critical_reserve * sum(row.slots_total for row in rows)
+
+    def dispatched(self, request: InferenceRequest, cluster: ClusterId, now_s: float) -> Dispatch:
+        """Count a request that is leaving for `cluster` now, and remember what prefix and session it takes there."""
+        base = self._view.base_of.get(request.model, request.model)
+        cached = self._cached_tokens(request).get(cluster, 0.0)
+        dispatch = Dispatch(
+            cluster=cluster,
+            model=base,
+            ledger=self.loads.of(cluster, base),
+            at_s=now_s,
+            prompt_tokens=request.prompt_tokens_estimate,
+            cached_tokens=cached,
+            stream=request.stream,
+        )
+        dispatch.ledger.add(dispatch)
+        self.affinity.learn(cluster, request.prefix_hashes)
+        if request.session_key:
+            self.sessions.put(_session(request), cluster)
+        return dispatch
+
+    def first_token(self, dispatch: Dispatch, now_s: float) -> None:  # noqa: ARG002 (one shape for all three events)
+        """The request's prefill is over."""
+        dispatch.ledger.first_token(dispatch)
+
+    def finished(self, dispatch: Dispatch, *, now_s: float, usage: Usage | None, ok: bool) -> None:
+        """The request ended, whichever way; calling it twice changes nothing."""
+        if dispatch.ledger.finish(dispatch, now_s) and ok and usage is not None and not usage.estimated:
+            trust = self.trust.get(dispatch.cluster)
+            if trust is None:
+                trust = self.trust[dispatch.cluster] = Trust()
+            trust.observe(dispatch.cached_tokens, usage.cached_tokens)
+
+    def _decide(self, decision: Decision, rows: list[Row], *, advance: bool) -> None:
+        """Draw a tier, score the candidates and put them in order.
+
+        `advance` is False when the candidates are not all there are (a retry, a pin, a question): what is scarce for
+        them must not be remembered as pressure on the tier.
+        """
+        request, roster, rules = decision.request, decision.roster, decision.roster.rules
+        saturated = False
+        if len(roster.tiers) > 1:
+            decision.loads = _tier_loads(rows, roster, request.criticality)
+            decision.shares = self._tier_memory(roster.kind).shares(
+                decision.loads,
+                now_s=decision.moment.now_s,
+                return_within_s=rules.return_within_s,
+                advance=advance,
+            )
+            decision.drawn, saturated = _draw_tier(decision.shares, decision.draw)
+        cached = self._cached_tokens(request)
+        session = self.sessions.get(_session(request)) if request.session_key else None
+        if len(rows) > SCORED_MAX:
+            rows = shortlist(roster, rows, cached.keys() | ({session} if session else set()))
+        tokens = request.prompt_tokens_estimate
+        bonus_s = rules.session_bonus_s
+        marks = [
+            mark(row, tokens, rules, cached.get(row.cluster, 0.0), bonus_s if row.cluster == session else 0.0)
+            for row in rows
+        ]
+        if session is None:
+            deepest = max(cached.values()) if cached else 0.0
+            self._homes.credit(marks, request, roster, None if saturated else decision.drawn, deepest)
+        if saturated or len(roster.tiers) == 1:
+            decision.marks = order(marks, draw=decision.draw, tie_share=rules.tie_share, adapter=roster.adapter)
+            decision.drawn = decision.marks[0].row.index
+        else:
+            self._by_tier(decision, marks)
+        if not decision.reason:
+            decision.reason = _reason(decision, saturated)
+
+    def _by_tier(self, decision: Decision, marks: list[Mark]) -> None:
+        """Order each tier by itself: the drawn one first, then the others from the cheapest."""
+        roster = decision.roster
+        groups: list[list[Mark]] = [[] for _ in roster.tiers]
+        for each in marks:
+            groups[each.row.index].append(each)
+        for position, group in enumerate(groups):
+            if group:
+                groups[position] = order(
+                    group, draw=decision.draw, tie_share=roster.rules.tie_share, adapter=roster.adapter
+                )
+        if not groups[decision.drawn]:
+            decision.drawn = next(position for position, group in enumerate(groups) if group)
+        objective_s = roster.objective_s
+        if objective_s is not None and decision.request.criticality >= Criticality.CRITICAL:
+            best_s = [group[0].expected_s if group else float("inf") for group in groups]
+            if best_s[decision.drawn] > objective_s:
+                decision.drawn = _meets(best_s, objective_s)
+                decision.reason = "objective"
+        first = groups[decision.drawn]
+        decision.marks = first + [each for group in groups if group is not first for each in group]
+
+    def _cached_tokens(self, request: InferenceRequest) -> dict[ClusterId, float]:
+        """Prompt tokens each cluster is believed to hold in its prefix cache."""
+        hashes = request.prefix_hashes
+        if not hashes:
+            return {}
+        matched = self.affinity.match(hashes)
+        if not matched:
+            return {}
+        per_block = request.prompt_tokens_estimate / len(hashes)
+        trust = self.trust
+        return {
+            cluster: blocks * per_block * (trust[cluster].value if cluster in trust else 1.0)
+            for cluster, blocks in matched.items()
+        }
+
+    def _tier_memory(self, kind: Kind) -> TierMemory:
+        memory = self._memory.get(kind)
+        if memory is None:
+            memory = self._memory[kind] = TierMemory()
+        return memory
+
+    def _roster(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot) -> Roster:
+        """The roster of the request's kind, compiled again when the view or the policy is another."""
+        if policy is not self._index.policy:
+            self._index = PolicyIndex(policy)
+            if self.affinity.blocks_max != policy.placement.affinity_blocks_max:
+                self.affinity = AffinityIndex(policy.placement.affinity_blocks_max)
+        if view is not self._view:
+            self._fleet_changed(view)
+        kind = self._index.kind_of(request)
+        roster = self._rosters.get(kind)
+        if roster is None or roster.view is not view or roster.index is not self._index:
+            if roster is None and len(self._rosters) >= _KINDS_MAX:
+                self._rosters.clear()
+                self._memory.clear()
+            roster = self._rosters[kind] = build(kind, self._index, view, self.loads, roster)
+        return roster
+
+    def _fleet_changed(self, view: ClusterView) -> None:
+        """Take a new view; forget clusters that left."""
+        if len(view.clusters) < len(self._view.clusters) or len(self.loads) > 4 * len(view.clusters) + 64:
+            names = frozenset(state.id for state in view.clusters)
+            self.loads.forget(names)
+            for name in self.affinity.clusters():
+                if name not in names:
+                    self.affinity.forget(name)
+                    self.trust.pop(name, None)
+        self._view = view
+
+    def __repr__(self) -> str:
+        return f"<Placer {len(self._rosters)} kinds, {self.affinity!r}, {self.sessions!r}>"
+
+
+def _candidates(roster: Roster, moment: Moment) -> tuple[list[Row], str]:
+    """Rows that pass every filter now, and why they are a last resort ('' when they are not)."""
+    rows = roster.open
+    plain = (
+        moment.tokens <= roster.context_min
+        and roster.backoff_until_s <= moment.now_s
+        and not moment.tried
+        and moment.pinned is None
+    )
+    if not plain:
+        rows = [row for row in rows if moment.admits(row)]
+    if rows:
+        if moment.pinned is not None:
+            return rows, "pinned"
+        return rows, "fail_open" if roster.view.fail_open else ""
+    rows = [row for row in roster.suspects if moment.admits(row)]
+    if rows:
+        return rows, "last_resort"
+    # The prompt's length is an estimate. When it seems to fit nowhere, the longest context is left to judge: an engine
+    # refuses with the true count, and no client is told to come back later for something that will never fit.
+    widest = max((row.context_max for row in roster.open), default=0)
+    longest = [row for row in roster.open if row.context_max == widest]
+    rows = [row for row in longest if msgspec.structs.replace(moment, tokens=0).admits(row)]
+    return rows, "longest_context" if rows else ""
+
+
+def _tier_loads(rows: list[Row], roster: Roster, criticality: Criticality) -> tuple[TierLoad, ...]:
+    """Sum what the candidates of each tier have."""
+    count = len(roster.tiers)
+    total = [0.0] * count
+    free = [0.0] * count
+    for row in rows:
+        total[row.index] += row.capacity
+        room = row.slots_free - row.held - row.ledger.delta
+        if room > 0:
+            free[row.index] += room
+    reserve = 0.0 if criticality >= Criticality.CRITICAL else roster.index.policy.flow.critical_reserve
+    return tuple(
+        [
+            TierLoad(
+                TierName(tier.name), tier.spill_at, tier.return_at, total[place], free[place], reserve * total[place]
+            )
+            for place, tier in enumerate(roster.tiers)
+        ]
+    )
+
+
+def _draw_tier(shares: tuple[TierShare, ...], draw: float) -> tuple[int, bool]:
+    """Position of the tier that `draw` falls to, and whether no tier has headroom at all."""
+    if all(share.headroom <= 0.0 for share in shares):
+        return 0, True
+    reached = 0.0
+    for position, share in enumerate(shares):
+        reached += share.share
+        if draw < reached:
+            return position, False
+    return max(range(len(shares)), key=lambda position: shares[position].share), False
+
+
+def _meets(best_s: list[float], objective_s: float) -> int:
+    """Cheapest tier whose best candidate meets the objective; the fastest when none does."""
+    for position, expected_s in enumerate(best_s):
+        if expected_s <= objective_s:
+            return position
+    return best_s.index(min(best_s))
+
+
+def _reason(decision: Decision, saturated: bool) -> str:
+    """Why the first is first, in one word."""
+    marks = decision.marks
+    first = marks[0]
+    if len(marks) == 1:
+        return "only"
+    if saturated:
+        return "saturated"
+    if decision.drawn > 0 and decision.shares and decision.shares[0].share < 1.0:
+        return "spill"
+    if first.session_s:
+        return "session"
+    if first.cached_s:
+        return "affinity"
+    return "cheapest" if decision.shares else "fastest"
+
+
+def _session(request: InferenceRequest) -> SessionKey:
+    return (request.principal.tenant, request.session_key or "", request.model)
+
+
+__all__ = ["Dispatch", "Placer"]

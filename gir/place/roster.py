@@ -1,0 +1,237 @@
+"""Who may serve one kind of request under one view and one policy: the part of a decision that requests share.
+
+A *kind* is what the filters look at apart from the moment: model, criticality, allowed Regions, tenant. Its roster is
+compiled once per view and policy and holds, for each cluster that passes, a `Row` of plain numbers ready for the score;
+rows of clusters that did not change are carried over. Reasons are not kept: `gir.place.filters` gives them again to
+whoever asks for an explanation.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+import xxhash
+
+from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent, PoolState
+from gir.model.ids import ClusterId, ModelId, TenantId, TierName
+from gir.model.policy import (
+    ClusterPolicy,
+    ModelPolicy,
+    PlacementPolicy,
+    PolicySnapshot,
+    TenantPolicy,
+    TierPolicy,
+)
+from gir.model.request import Criticality, InferenceRequest
+from gir.place.loads import Ledger, Loads
+from gir.place.rendezvous import Rendezvous
+
+NO_LIMIT = 1 << 62
+
+
+class Kind(msgspec.Struct, frozen=True):
+    """What the lasting filters look at. Equal kinds share a roster."""
+
+    model: ModelId
+    criticality: Criticality
+    regions: frozenset[str] | None
+    tenant: TenantId | None
+    """None when no cluster is reserved for particular tenants."""
+
+
+class PolicyIndex:
+    """A policy with its lists turned into look-ups; made once per policy."""
+
+    __slots__ = ("_tenanted", "clusters", "models", "policy", "tenants", "tiers")
+
+    def __init__(self, policy: PolicySnapshot) -> None:
+        self.policy = policy
+        self.models: dict[ModelId, ModelPolicy] = {each.name: each for each in policy.models}
+        self.tenants: dict[TenantId, TenantPolicy] = {each.id: each for each in policy.tenants}
+        self.clusters: dict[ClusterId, ClusterPolicy] = {each.id: each for each in policy.clusters}
+        self.tiers: dict[TierName, TierPolicy] = {TierName(each.name): each for each in policy.tiers}
+        self._tenanted = any(each.tenants is not None for each in policy.clusters)
+
+    def kind_of(self, request: InferenceRequest) -> Kind:
+        """The kind of `request`; residency is what both the credential and the tenant's policy allow."""
+        principal = request.principal
+        regions: frozenset[str] | None = principal.regions_allowed
+        tenant = self.tenants.get(principal.tenant) if self.tenants else None
+        if tenant is not None and tenant.regions is not None:
+            allowed = frozenset(tenant.regions)
+            regions = allowed if regions is None else allowed & regions
+        return Kind(request.model, request.criticality, regions, principal.tenant if self._tenanted else None)
+
+    def placement(self, model: ModelId) -> PlacementPolicy:
+        """Placement section in force for `model`."""
+        own = self.models.get(model) if self.models else None
+        return self.policy.placement if own is None or own.placement is None else own.placement
+
+    def tier_of(self, state: ClusterState) -> TierName:
+        """Tier of a cluster: the operator's word over the cluster's own."""
+        own = self.clusters.get(state.id) if self.clusters else None
+        return state.tier if own is None or own.tier is None else TierName(own.tier)
+
+
+class Row:
+    """One eligible cluster as numbers. Times in seconds, rates turned into seconds per unit."""
+
+    __slots__ = (
+        "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "ledger", "phase", "pool",
+        "resident", "rtt_s", "service_s", "slots_free", "slots_total", "state", "static_s", "suspect", "tier",
+        "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        state: ClusterState,
+        pool: PoolState,
+        ledger: Ledger,
+        tier: TierName,
+        model: ModelId,
+        rules: PlacementPolicy,
+    ) -> None:
+        weights = rules.weights
+        self.state = state
+        self.pool = pool
+        self.ledger = ledger
+        self.cluster = state.id
+        self.tier = tier
+        self.index = 0
+        """Position of its tier in the roster."""
+        self.suspect = state.status is ClusterStatus.SUSPECT
+        self.weight = state.weight
+        digest = xxhash.xxh3_64_intdigest(state.id.encode())
+        self.phase = (digest >> 32) / 2.0**32
+        """Turns a request's one draw into a draw of this cluster's own."""
+        self.backoff_until_s = state.backoff_until_s
+        self.context_max = NO_LIMIT if pool.context_tokens_max is None else pool.context_tokens_max
+        self.slots_free = pool.slots_free
+        self.slots_total = pool.slots_total
+        self.capacity = pool.slots_total * state.weight
+        """Slots it may use while ramping or pinned."""
+        self.held = pool.slots_total - self.capacity
+        self.rtt_s = rules.rtt_default_s if state.rtt_s is None else state.rtt_s
+        pods = max(1, pool.pods_ready)
+        rate = pool.prefill_tokens_per_s or rules.prefill_tokens_per_s_default * pods
+        self.token_total_s = 1.0 / rate
+        """Seconds the whole pool needs for one prompt token of the queue."""
+        self.token_s = pods / rate
+        """Seconds the one pod that gets the request needs for each of its own prompt tokens."""
+        self.service_s = 1.0 / (pool.service_rate_per_s or rules.service_rate_per_s_default)
+        self.waiting = _waiting(pool)
+        self.waiting_tokens = (
+            self.waiting * ledger.prompt_tokens_mean if pool.waiting_tokens is None else float(pool.waiting_tokens)
+        )
+        self.inflight = pool.slots_total - pool.slots_free + self.waiting
+        self.resident = model == pool.model or model in pool.adapters_resident
+        self.static_s = (
+            weights.rtt * self.rtt_s
+            + weights.error * (pool.error_rate or 0.0) * rules.error_penalty_s
+            + (0.0 if self.resident else weights.adapter * rules.adapter_load_s)
+        )
+        """Addends that do not depend on the request or the moment."""
+
+    def __repr__(self) -> str:
+        return f"<Row {self.cluster} {self.tier} {self.slots_free}/{self.slots_total} free, w={self.weight:.2f}>"
+
+
+class Roster:
+    """Rows of one kind, with what is needed to draw a tier and to skip filters nobody can fail."""
+
+    __slots__ = (
+        "adapter", "backoff_until_s", "context_min", "index", "kind", "members", "objective_s", "open", "ring", "rules",
+        "suspects", "tiers", "top", "top_uses", "view",
+    )  # fmt: skip
+
+    def __init__(self, kind: Kind, index: PolicyIndex, view: ClusterView) -> None:
+        self.kind = kind
+        self.index = index
+        self.view = view
+        self.rules = index.placement(kind.model)
+        own = index.models.get(kind.model)
+        self.objective_s: float | None = None if own is None else own.ttft_objective_s
+        self.adapter = view.base_of.get(kind.model, kind.model) != kind.model
+        self.open: list[Row] = []
+        """Rows that may take work."""
+        self.suspects: list[Row] = []
+        """Rows that may take work only when nobody else can."""
+        self.members: dict[ClusterId, Row] = {}
+        self.tiers: tuple[TierPolicy, ...] = ()
+        """Tiers of the rows, first to fill first."""
+        self.context_min = NO_LIMIT
+        self.backoff_until_s = 0.0
+        """Latest back-off among the rows: later than this nobody can fail that filter."""
+        self.ring: Rendezvous | None = None
+        """Home order of prompts, made on first use."""
+        self.top: list[Row] = []
+        """Shortlist of a very large fleet, and how many decisions have used it."""
+        self.top_uses = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"<Roster {self.kind.model} {len(self.open)} open, {len(self.suspects)} suspect, {len(self.tiers)} tiers>"
+        )
+
+
+def build(kind: Kind, index: PolicyIndex, view: ClusterView, loads: Loads, before: Roster | None) -> Roster:
+    """Compile the roster of `kind`, carrying over rows of unchanged clusters from `before`."""
+    roster = Roster(kind, index, view)
+    same = before is not None and before.index is index and before.view.fail_open == view.fail_open
+    known = before.members if before is not None and same else {}
+    base = view.base_of.get(kind.model, kind.model)
+    for state in view.by_model.get(kind.model, ()):
+        row = known.get(state.id)
+        if row is None or row.state is not state:
+            pool = state.pools.get(base)
+            if pool is None or not lasting(state, pool, kind, index, view.fail_open):
+                continue
+            ledger = loads.of(state.id, base)
+            row = Row(state, pool, ledger, index.tier_of(state), kind.model, roster.rules)
+            if state.beat_at_s is not None:
+                ledger.reconcile(state.beat_at_s, row.rtt_s)
+        roster.members[state.id] = row
+        (roster.suspects if row.suspect and not view.fail_open else roster.open).append(row)
+        roster.context_min = min(roster.context_min, row.context_max)
+        roster.backoff_until_s = max(roster.backoff_until_s, row.backoff_until_s)
+    roster.tiers = _tiers(roster.members.values(), index)
+    position = {TierName(tier.name): place for place, tier in enumerate(roster.tiers)}
+    for row in roster.members.values():
+        row.index = position[row.tier]
+    return roster
+
+
+def lasting(state: ClusterState, pool: PoolState, kind: Kind, index: PolicyIndex, fail_open: bool) -> bool:
+    """Whether a cluster passes every filter that holds for a whole kind. `filters.lasting_reason` says which not."""
+    if state.intent is not Intent.SERVE or state.weight <= 0.0 or pool.slots_total <= 0:
+        return False
+    if not fail_open and (state.status is ClusterStatus.DEAD or state.status is ClusterStatus.UNKNOWN):
+        return False
+    if kind.regions is not None and state.region not in kind.regions:
+        return False
+    if kind.tenant is not None:
+        own = index.clusters.get(state.id)
+        if own is not None and own.tenants is not None and kind.tenant not in own.tenants:
+            return False
+    if index.tiers:
+        tier = index.tiers.get(index.tier_of(state))
+        if tier is not None and kind.criticality < tier.lowest:
+            return False
+    return True
+
+
+def _waiting(pool: PoolState) -> float:
+    """Requests queued. Unknown is taken for what does not fit into the slots, and for one at least: never idle."""
+    if pool.waiting is not None:
+        return float(pool.waiting)
+    return max(1.0, float((pool.running or 0) - pool.slots_total))
+
+
+def _tiers(rows: Iterable[Row], index: PolicyIndex) -> tuple[TierPolicy, ...]:
+    """Tiers present among `rows`: declared ones in declared order, then undeclared ones by reported price."""
+    prices: dict[TierName, float] = {}
+    for row in rows:
+        price = row.state.price_per_slot_hour
+        prices[row.tier] = min(price, prices.get(row.tier, price))
+    declared = [tier for name, tier in index.tiers.items() if name in prices]
+    others = sorted((price, name) for name, price in prices.items() if name not in index.tiers)
+    return (*declared, *(TierPolicy(name=name, price_per_slot_hour=price) for price, name in others))
