@@ -1,0 +1,396 @@
+"""One client connection: the request side of HTTP/1.1, deadlines and flow control.
+
+The transport is never paused while a request is in flight, for a paused transport does not see the client leave; what
+a client may send ahead is bounded instead. End of input counts as leaving.
+"""
+
+import asyncio
+import enum
+import random
+from typing import Protocol, cast
+
+from gir.clock import Clock
+from gir.model.errors import ErrorKind, RequestError
+from gir.net.answer import error_answer
+from gir.net.body import BodyReader, ChunkedReader, LengthReader, body_too_large
+from gir.net.exchange import Exchange
+from gir.net.limits import ServerLimits
+from gir.net.render import CLOSE, response_head
+from gir.net.request import CHUNKED, ParsedRequest, bad_framing, parse_request
+from gir.net.wheel import HORIZON_S, Wheel
+
+
+class Host(Protocol):
+    """What a connection needs of its server."""
+
+    limits: ServerLimits
+    clock: Clock
+    wheel: Wheel
+    origin: str
+    draining: bool
+
+    def room(self) -> bool:
+        """Whether one more request may be in flight."""
+
+    def serve(self, exchange: Exchange) -> None:
+        """Run the handler."""
+
+    def refused(self, kind: ErrorKind) -> None:
+        """A request was turned away before a handler saw it."""
+
+    def lost(self, connection: "ServerConnection") -> None:
+        """The connection has ended."""
+
+    def never_begun(self, exchange: Exchange) -> None:
+        """The client left before the handler's first step."""
+
+
+class State(enum.Enum):
+    """What the next bytes from the client are."""
+
+    HEAD = "head"
+    BODY = "body"
+    BUSY = "busy"
+    """A complete request is in flight; more bytes belong to a later one."""
+    LINGER = "linger"
+    """The last answer is sent; bytes are dropped until the client hangs up."""
+    CLOSED = "closed"
+
+
+class ServerConnection(asyncio.Protocol):
+    """Protocol object of one accepted connection."""
+
+    __slots__ = (
+        "_drained",
+        "_drained_at_s",
+        "_due_s",
+        "_exchange",
+        "_held",
+        "_host",
+        "_keep_alive",
+        "_overrun",
+        "_reader",
+        "_served",
+        "_state",
+        "_transport",
+        "_window_received",
+        "_writable_waiter",
+        "_written",
+        "peer",
+        "peer_names",
+        "wheel_slot",
+        "writable",
+    )
+
+    def __init__(self, host: Host, peer: str) -> None:
+        self._host = host
+        self._transport: asyncio.Transport | None = None
+        self._state = State.HEAD
+        self._held = b""
+        """Part of a head, or bytes sent ahead."""
+        self._overrun = False
+        self._exchange: Exchange | None = None
+        self._reader: BodyReader | None = None
+        self._keep_alive = True
+        self._served = 0
+        self._due_s = 0.0
+        self._window_received = 0
+        self._written = 0
+        self._drained = 0
+        self._drained_at_s = 0.0
+        self._writable_waiter: asyncio.Future[None] | None = None
+        self.writable = True
+        self.peer = peer
+        self.peer_names: tuple[str, ...] = ()
+        self.wheel_slot = 0
+
+    def __repr__(self) -> str:
+        return f"<ServerConnection {self.peer} {self._state.value}, {self._served} served>"
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports are asyncio transports by shape, not by inheritance.
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=self._host.limits.write_high_bytes)
+        certificate = transport.get_extra_info("peercert")
+        if certificate:
+            self.peer_names = tuple(str(value) for _, value in certificate.get("subjectAltName", ()))
+        self._expect_head(self._host.limits.header_read_s)
+
+    def data_received(self, data: bytes) -> None:
+        state = self._state
+        if state is State.HEAD:
+            self._read_head(data)
+        elif state is State.BODY:
+            self._read_body(data)
+        elif state is State.BUSY:
+            self._hold_ahead(data)
+
+    def eof_received(self) -> bool:
+        if self._exchange is not None:
+            self.drop()
+        return False
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self._leave()
+        self._host.lost(self)
+
+    def pause_writing(self) -> None:
+        self.writable = False
+        if self._exchange is not None and self._exchange.source is not None:
+            self._exchange.source.pause()
+
+    def resume_writing(self) -> None:
+        self.writable = True
+        waiter, self._writable_waiter = self._writable_waiter, None
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+        if self._exchange is not None and self._exchange.source is not None:
+            self._exchange.source.resume()
+
+    # The request
+
+    def _expect_head(self, within_s: float) -> None:
+        self._state = State.HEAD
+        self._due_s = self._host.clock.monotonic_s() + within_s
+        self._host.wheel.watch(self, self._due_s)
+
+    def _read_head(self, data: bytes) -> None:
+        limits = self._host.limits
+        searched = 0
+        if self._held:
+            searched = max(0, len(self._held) - 3)
+            data = self._held + data
+            self._held = b""
+        start = 0
+        while data.startswith(b"\r\n", start):
+            start += 2  # empty lines before a request are tolerated, as RFC 9112 asks
+        end = data.find(b"\r\n\r\n", max(start, searched))
+        head_bytes = (end + 4 if end >= 0 else len(data)) - start
+        if head_bytes > limits.header_bytes_max:
+            self._refuse(
+                RequestError(
+                    ErrorKind.HEADERS_TOO_LARGE, f"the request head exceeds {limits.header_bytes_max} bytes: shorten it"
+                )
+            )
+        elif end < 0:
+            self._hold_head(data, start)
+        else:
+            try:
+                parsed = parse_request(data[start : end + 4], limits, self.peer, self.peer_names)
+            except RequestError as error:
+                self._refuse(error)
+                return
+            self._begin(parsed, data[end + 4 :])
+
+    def _hold_head(self, data: bytes, start: int) -> None:
+        """Keep an unfinished head; refuse at once what can never become one."""
+        ends = data.count(b"\r\n")
+        if data.count(b"\n") != ends or data.count(b"\r") - data.endswith(b"\r") != ends:
+            self._refuse(bad_framing("lines must end with CR LF"))
+        elif data[start : start + 1] and not data[start : start + 1].isalpha() and data[start:] != b"\r":
+            self._refuse(bad_framing("this is not an HTTP request"))
+        else:
+            if self._served and start < len(data) and self._due_s > 0:
+                limit_s = self._host.clock.monotonic_s() + self._host.limits.header_read_s
+                if limit_s < self._due_s:
+                    self._due_s = limit_s
+                    self._host.wheel.watch(self, limit_s)
+            self._held = data
+
+    def _begin(self, parsed: ParsedRequest, rest: bytes) -> None:
+        host = self._host
+        length = parsed.body_length
+        if length > host.limits.body_bytes_max:
+            self._refuse(body_too_large(host.limits.body_bytes_max))
+            return
+        if not host.room():
+            self._refuse(RequestError(ErrorKind.NO_CAPACITY, "too many requests are in flight here: try again later"))
+            return
+        now_s = host.clock.monotonic_s()
+        exchange = Exchange(self, parsed, now_s)
+        self._exchange = exchange
+        self._keep_alive = parsed.keep_alive
+        if length == len(rest):
+            self._state = State.BUSY
+            exchange.body_arrived(rest)
+        elif length == 0:
+            self._state = State.BUSY
+            exchange.body_arrived(b"")
+            self._hold_ahead(rest)
+        else:
+            self._state = State.BODY
+            self._reader = ChunkedReader(host.limits.body_bytes_max) if length == CHUNKED else LengthReader(length)
+            exchange.reader = self._reader
+            self._window_received = 0
+            self._due_s = now_s + host.limits.body_window_s
+            host.wheel.watch(self, self._due_s)
+            if rest:
+                self._read_body(rest)
+        host.serve(exchange)
+
+    def _read_body(self, data: bytes) -> None:
+        reader, exchange = self._reader, self._exchange
+        assert reader is not None
+        assert exchange is not None
+        try:
+            rest = reader.feed(data)
+        except RequestError as error:
+            self._fail_body(error)
+            return
+        if rest is None:
+            return
+        self._state = State.BUSY
+        self._reader = exchange.reader = None
+        exchange.body_arrived(reader.body())
+        if rest:
+            self._hold_ahead(rest)
+
+    def _fail_body(self, error: RequestError) -> None:
+        """Stop reading; the handler learns of it, answers, and the connection closes behind the answer."""
+        assert self._exchange is not None
+        self._reader = self._exchange.reader = None
+        self._overrun = True
+        self._state = State.BUSY
+        self._exchange.body_failed(error)
+
+    def _hold_ahead(self, data: bytes) -> None:
+        """Keep what a pipelining client sends ahead, up to the bound; past it the connection ends with the answer."""
+        if self._overrun:
+            return
+        if len(self._held) + len(data) > self._host.limits.pipeline_bytes_max:
+            self._overrun = True
+            self._held = b""
+        else:
+            self._held += data
+
+    # The answer: what Exchange calls
+
+    @property
+    def origin(self) -> str:
+        return self._host.origin
+
+    def spread(self) -> random.Random:
+        return self._host.clock.random
+
+    def send(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is not None:
+            self._written += len(data)
+            transport.write(data)
+
+    def closes_after_answer(self) -> bool:
+        if not self._keep_alive or self._overrun or self._host.draining or self._state is State.BODY:
+            self._keep_alive = False
+        return not self._keep_alive
+
+    async def until_writable(self) -> None:
+        while not self.writable and self._state is not State.CLOSED:
+            if self._writable_waiter is None:
+                self._writable_waiter = asyncio.get_running_loop().create_future()
+            await self._writable_waiter
+
+    def answered(self) -> None:
+        self._exchange = None
+        self._served += 1
+        if not self._keep_alive or self._overrun:
+            self._hang_up()
+            return
+        held, self._held = self._held, b""
+        self._expect_head(self._host.limits.keep_alive_s)
+        if held:
+            self._read_head(held)
+
+    def drop(self) -> None:
+        self._leave()
+        if self._transport is not None:
+            self._transport.abort()
+
+    # Endings
+
+    def _refuse(self, error: RequestError) -> None:
+        """Answer without a handler and hang up."""
+        self._host.refused(error.kind)
+        status, headers, body = error_answer(error, self._host.origin, self.spread())
+        framing = b"content-length: %d\r\n%b" % (len(body), CLOSE)
+        self.send(response_head(status, headers, framing) + body)
+        self._overrun = True
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """Close behind the last answer; while input may still come, read and drop it, lest a reset eat the answer."""
+        transport = self._transport
+        self._held = b""
+        self._reader = None
+        if transport is None or transport.is_closing():
+            return
+        if not self._overrun and self._state is State.BUSY:
+            self._state = State.LINGER
+            transport.close()
+        else:
+            self._state = State.LINGER
+            if transport.can_write_eof():
+                transport.write_eof()
+        self._due_s = self._host.clock.monotonic_s() + self._host.limits.linger_s
+        self._host.wheel.watch(self, self._due_s)
+
+    def _leave(self) -> None:
+        self._state = State.CLOSED
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.left()
+            if not exchange.begun:
+                self._host.never_begun(exchange)
+        self.resume_writing()
+
+    def close_if_idle(self) -> None:
+        """Close a connection that is between requests: the server is draining."""
+        if self._state is State.HEAD and not self._held and self._transport is not None:
+            self._transport.close()
+
+    # Deadlines: what Wheel calls
+
+    def check(self, now_s: float) -> float | None:
+        transport = self._transport
+        if transport is None or self._state is State.CLOSED:
+            return None
+        limits = self._host.limits
+        unsent = transport.get_write_buffer_size()
+        drained = self._written - unsent
+        if not unsent or drained != self._drained:
+            self._drained = drained
+            self._drained_at_s = now_s
+        elif now_s - self._drained_at_s >= limits.write_stall_s:
+            self.drop()
+            return None
+        if self._state is State.HEAD and now_s >= self._due_s:
+            self._head_overdue()
+        elif self._state is State.BODY and now_s >= self._due_s:
+            self._body_overdue(now_s)
+        elif self._state is State.LINGER and now_s >= self._due_s and not unsent:
+            transport.abort()
+            return None
+        again_s = self._due_s if self._due_s > now_s else now_s + HORIZON_S
+        return min(again_s, now_s + limits.write_stall_s / 4) if unsent else again_s
+
+    def _head_overdue(self) -> None:
+        assert self._transport is not None
+        if self._held:
+            self._refuse(RequestError(ErrorKind.SLOW_CLIENT, "the request head took too long to arrive"))
+        else:
+            self._transport.close()
+
+    def _body_overdue(self, now_s: float) -> None:
+        limits = self._host.limits
+        assert self._reader is not None
+        if self._reader.received - self._window_received < limits.body_bytes_per_s_min * limits.body_window_s:
+            self._fail_body(
+                RequestError(
+                    ErrorKind.SLOW_CLIENT,
+                    f"the request body came slower than {limits.body_bytes_per_s_min} bytes per second",
+                )
+            )
+        else:
+            self._window_received = self._reader.received
+            self._due_s = now_s + limits.body_window_s

@@ -1,0 +1,234 @@
+"""One connection to an upstream: parses what comes back and hands it to the call in progress."""
+
+import asyncio
+from typing import TYPE_CHECKING, cast
+
+import httptools
+
+from gir.net.errors import BadResponse, ConnectionLost, UpstreamError
+from gir.net.message import Headers, ResponseHead
+
+if TYPE_CHECKING:
+    from gir.net.pool import UpstreamPool
+    from gir.net.upstream import UpstreamCall
+
+_HEAD_BYTES_MAX = 65_536
+_HEADERS_MAX = 200
+_SWITCHING_PROTOCOLS = 101
+_OK = 200
+_BODYLESS = frozenset({204, 304})
+
+
+class UpstreamLink(asyncio.Protocol):
+    """Protocol object of one upstream connection.
+
+    It carries one call at a time and goes back to the pool only when the answer ended where its framing says, the
+    request was sent in full and the upstream did not ask to close.
+    """
+
+    __slots__ = (
+        "_call",
+        "_complete",
+        "_framed",
+        "_head_bytes",
+        "_head_seen",
+        "_headers",
+        "_parser",
+        "_parts",
+        "_pool",
+        "_transport",
+        "idle_since_s",
+        "usable",
+        "wheel_slot",
+    )
+
+    def __init__(self, pool: "UpstreamPool") -> None:
+        self._pool = pool
+        self._parser = httptools.HttpResponseParser(self)
+        self._transport: asyncio.Transport | None = None
+        self._call: UpstreamCall | None = None
+        self._headers: Headers = []
+        self._head_seen = False
+        self._head_bytes = 0
+        self._framed = False
+        """The answer ends by Content-Length, chunking or status; otherwise by the close of the connection."""
+        self._complete = False
+        self._parts: list[bytes] = []
+        self.idle_since_s = 0.0
+        self.usable = True
+        self.wheel_slot = 0
+
+    # The call
+
+    def begin(self, call: "UpstreamCall", data: bytes) -> None:
+        """Start a call by writing its whole request."""
+        self._call = call
+        self._headers = []
+        self._head_seen = self._complete = self._framed = False
+        self._head_bytes = 0
+        transport = self._transport
+        assert transport is not None
+        transport.write(data)
+
+    def write(self, data: bytes) -> None:
+        """More of the request."""
+        if self._transport is not None:
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Stop reading."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read again."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def close(self) -> None:
+        """Close at once, whatever is in progress."""
+        self.usable = False
+        if self._transport is not None:
+            self._transport.abort()
+
+    def watch(self, due_s: float) -> None:
+        """Have the wheel look at the call no later than `due_s`."""
+        self._pool.wheel.watch(self, due_s)
+
+    def check(self, now_s: float) -> float | None:
+        """Deadlines of the call, or of an idle connection."""
+        if not self.usable:
+            return None
+        if self._call is not None:
+            return self._call.check(now_s)
+        closes_at_s = self.idle_since_s + self._pool.limits.idle_s
+        if now_s < closes_at_s:
+            return closes_at_s
+        self.close()
+        return None
+
+    # Transport callbacks
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        call = self._call
+        if call is None:
+            # Bytes nobody asked for: whatever they are, they must not become the next caller's answer.
+            self.close()
+            return
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._fail(BadResponse(call.phase, "the upstream switched protocols unasked"))
+            return
+        except httptools.HttpParserError as error:
+            self._fail(BadResponse(call.phase, f"malformed answer: {error}"))
+            return
+        if not self._head_seen:
+            self._head_bytes += len(data)
+            call.any_byte = True
+            if self._head_bytes > _HEAD_BYTES_MAX:
+                self._fail(BadResponse(call.phase, f"the response head exceeds {_HEAD_BYTES_MAX} bytes"))
+            return
+        parts = self._parts
+        if parts:
+            call.received(parts[0] if len(parts) == 1 else b"".join(parts))
+            parts.clear()
+        if self._complete:
+            self._finish()
+
+    def eof_received(self) -> bool:
+        call = self._call
+        if call is not None and self._head_seen and not self._framed and not self._complete:
+            self._complete = True
+            self.usable = False
+            self._finish()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.usable = False
+        self._pool.lost(self)
+        call = self._call
+        if call is not None:
+            how = str(exc) if exc is not None else "closed by the upstream"
+            self._fail(ConnectionLost(call.phase, f"connection lost: {how}"))
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            raise ValueError("more bytes than one answer")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._head_seen:
+            return  # a trailer: nobody reads it
+        self._headers.append((name.lower(), value))
+        if len(self._headers) > _HEADERS_MAX:
+            raise ValueError("too many headers")
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status < _OK:
+            if status == _SWITCHING_PROTOCOLS:
+                raise ValueError("the upstream switched protocols unasked")
+            self._headers = []  # interim answer: the real one follows
+            return
+        self._head_seen = True
+        head = ResponseHead(status, self._headers)
+        call = self._call
+        assert call is not None
+        bodyless = status in _BODYLESS or call.method_is_head
+        self._framed = (
+            bodyless
+            or head.get(b"content-length") is not None
+            or (head.get(b"transfer-encoding") or b"").lower() == b"chunked"
+        )
+        if call.method_is_head:
+            # The parser goes on to expect a body; this connection is not used again.
+            self.usable = False
+            self._complete = True
+        call.head_received(head)
+
+    def on_body(self, data: bytes) -> None:
+        if not self._complete:
+            self._parts.append(data)
+
+    def on_message_complete(self) -> None:
+        if self._head_seen:
+            self._complete = True
+
+    # Endings
+
+    def _finish(self) -> None:
+        """The answer is complete: release the connection before the call's owner runs."""
+        call, self._call = self._call, None
+        assert call is not None
+        transport = self._transport
+        assert transport is not None
+        if (
+            self.usable
+            and not transport.is_closing()
+            and self._parser.should_keep_alive()
+            and not transport.get_write_buffer_size()
+        ):
+            self.resume()
+            self.idle_since_s = self._pool.clock.monotonic_s()
+            self._pool.give_back(self)
+            self.watch(self.idle_since_s + self._pool.limits.idle_s)
+        else:
+            self.close()
+        call.completed()
+
+    def _fail(self, error: UpstreamError) -> None:
+        call, self._call = self._call, None
+        self.close()
+        if call is not None:
+            call.failed(error)
+
+    def drop(self, call: "UpstreamCall") -> None:
+        """The owner of `call` gives it up."""
+        if self._call is call:
+            self._call = None
+            self.close()

@@ -1,0 +1,64 @@
+"""Heads of HTTP messages as plain values. Names are lower-case bytes; order and duplicates are kept."""
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class _Head:
+    """Header list with a first-value index, built when someone first asks."""
+
+    __slots__ = ("_first", "headers")
+
+    def __init__(self, headers: Headers) -> None:
+        self.headers = headers
+        self._first: dict[bytes, bytes] | None = None
+
+    def get(self, name: bytes) -> bytes | None:
+        """First value of header `name` (lower-case), or None."""
+        if self._first is None:
+            # Reversed, so that of several equal names the first one stays.
+            self._first = dict(reversed(self.headers))
+        return self._first.get(name)
+
+
+class RequestHead(_Head):
+    """What a client asked for: everything but the body.
+
+    `target` is the request target as it came; `path` and `query` are its parts in origin form, not percent-decoded.
+    `peer` is the client's address; `peer_names` are the subject alternative names of its verified certificate.
+    """
+
+    __slots__ = ("method", "path", "peer", "peer_names", "query", "target")
+
+    def __init__(
+        self,
+        method: str,
+        target: bytes,
+        path: str,
+        query: str,
+        headers: Headers,
+        peer: str = "",
+        peer_names: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(headers)
+        self.method = method
+        self.target = target
+        self.path = path
+        self.query = query
+        self.peer = peer
+        self.peer_names = peer_names
+
+    def __repr__(self) -> str:
+        return f"<RequestHead {self.method} {self.path}>"
+
+
+class ResponseHead(_Head):
+    """Status and headers of an upstream's answer."""
+
+    __slots__ = ("status",)
+
+    def __init__(self, status: int, headers: Headers) -> None:
+        super().__init__(headers)
+        self.status = status
+
+    def __repr__(self) -> str:
+        return f"<ResponseHead {self.status}>"

@@ -1,0 +1,184 @@
+"""Connections to one upstream: reuse, bounds, and the one resend that hides the keep-alive race.
+
+A request is written to a connected transport and the call handed back; waiting for the answer is the call's part.
+"""
+
+import asyncio
+import ssl
+import urllib.parse
+from typing import Self
+
+import msgspec
+
+from gir.clock import Clock
+from gir.net.errors import ConnectFailed
+from gir.net.link import UpstreamLink
+from gir.net.tls import ClientTls
+from gir.net.upstream import CallDeadlines, UpstreamCall
+from gir.net.wheel import Wheel
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where an upstream listens. `base_path` (no slash at its end) goes before every request's path."""
+
+    host: str
+    port: int
+    tls: bool = False
+    base_path: str = ""
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Read `http(s)://host[:port][/base]`; ValueError names what is wrong and how to write it."""
+        fix = "write http://host:port or https://host:port, with an optional path"
+        try:
+            parts = urllib.parse.urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise ValueError(f"url {url!r}: {error}; {fix}") from None
+        if parts.scheme not in _DEFAULT_PORTS:
+            raise ValueError(f"url {url!r}: the scheme is {parts.scheme or 'missing'}; {fix}")
+        if not parts.hostname:
+            raise ValueError(f"url {url!r}: the host is missing; {fix}")
+        if parts.username is not None or parts.query or parts.fragment:
+            raise ValueError(f"url {url!r}: credentials, query and fragment have no place here; {fix}")
+        if not url.isascii() or any(character.isspace() or not character.isprintable() for character in url):
+            raise ValueError(f"url {url!r}: only printable ASCII without spaces is allowed; {fix}")
+        if port == 0:
+            raise ValueError(f"url {url!r}: port 0 cannot be dialled; {fix}")
+        return cls(
+            host=parts.hostname,
+            port=port or _DEFAULT_PORTS[parts.scheme],
+            tls=parts.scheme == "https",
+            base_path=parts.path.rstrip("/"),
+        )
+
+    @property
+    def authority(self) -> bytes:
+        """Value of the Host header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}".encode("ascii")
+
+    def __str__(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority.decode()}{self.base_path}"
+
+
+class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """Bounds of one pool."""
+
+    connections_max: int = 4_096
+    """Calls at once; beyond it `send` fails at once, for queueing belongs to those who see the whole fleet."""
+    idle_s: float = 4.0
+    """How long an unused connection is kept: below the 5 s after which uvicorn closes its end."""
+    connect_s: float = 0.5
+    """Name lookup, TCP and TLS handshake together."""
+
+
+class UpstreamPool:
+    """Connections to `endpoint`. Sends requests; never waits for a free connection, never queues."""
+
+    def __init__(self, endpoint: Endpoint, limits: PoolLimits, *, clock: Clock, tls: ClientTls | None = None) -> None:
+        self.endpoint = endpoint
+        self.limits = limits
+        self.clock = clock
+        self.wheel = Wheel(clock)
+        self._tls = tls if tls is not None or not endpoint.tls else ClientTls()
+        self._idle: list[UpstreamLink] = []
+        self._links: set[UpstreamLink] = set()
+        self._connecting = 0
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.endpoint.host}:{self.endpoint.port} {self.active} active, {self.idle} idle>"
+
+    @property
+    def active(self) -> int:
+        """Connections in use or being made."""
+        return len(self._links) - len(self._idle) + self._connecting
+
+    @property
+    def idle(self) -> int:
+        """Connections ready for reuse."""
+        return len(self._idle)
+
+    async def send(
+        self, head: bytes, body: bytes, *, deadlines: CallDeadlines, idempotent_resend: bool = True
+    ) -> UpstreamCall:
+        """Write a request; returns when it is on a connected transport. Does not suspend if a connection is idle.
+
+        With `idempotent_resend`, a reused connection that dies before any byte of an answer gets one transparent
+        resend on a fresh one: the engine closed it while the request was on its way. Raises ConnectFailed.
+        """
+        call = UpstreamCall(self, head, body, deadlines, resend=idempotent_resend)
+        link = self._take_idle()
+        if link is not None:
+            call.dispatch(link, reused=True)
+        else:
+            call.dispatch(await self.connect(deadlines.total_at_s), reused=False)
+        return call
+
+    def _take_idle(self) -> UpstreamLink | None:
+        """The connection used last: the others may age out."""
+        if not self._idle:
+            return None
+        stale_s = self.clock.monotonic_s() - self.limits.idle_s
+        while self._idle:
+            link = self._idle.pop()
+            if link.usable and link.idle_since_s > stale_s:
+                return link
+            link.close()
+        return None
+
+    async def connect(self, total_at_s: float = float("inf")) -> UpstreamLink:
+        """A fresh connection; raises ConnectFailed."""
+        if self.active >= self.limits.connections_max:
+            raise ConnectFailed(f"{self.endpoint}: all {self.limits.connections_max} connections are in use")
+        budget_s = min(self.limits.connect_s, total_at_s - self.clock.monotonic_s())
+        tls = self._tls.context() if self._tls is not None and self.endpoint.tls else None
+        self._connecting += 1
+        try:
+            async with asyncio.timeout(budget_s):
+                _, link = await asyncio.get_running_loop().create_connection(
+                    lambda: UpstreamLink(self),
+                    self.endpoint.host,
+                    self.endpoint.port,
+                    ssl=tls,
+                    server_hostname=self._tls.server_name if tls is not None and self._tls is not None else None,
+                )
+        except TimeoutError:
+            raise ConnectFailed(f"{self.endpoint}: no connection within {budget_s:.3g} s") from None
+        except (OSError, ssl.SSLError, UnicodeError) as error:
+            raise ConnectFailed(f"{self.endpoint}: {error}") from error
+        finally:
+            self._connecting -= 1
+        self._links.add(link)
+        return link
+
+    # What links call
+
+    def give_back(self, link: UpstreamLink) -> None:
+        """The link's call is over and the connection is clean."""
+        self._idle.append(link)
+
+    def lost(self, link: UpstreamLink) -> None:
+        """The link's connection has ended."""
+        self._links.discard(link)
+        if link in self._idle:
+            self._idle.remove(link)
+
+    # Housekeeping
+
+    def purge_idle(self) -> int:
+        """Close every idle connection, as after the upstream proved dead; how many there were."""
+        idle, self._idle = self._idle, []
+        for link in idle:
+            link.close()
+        return len(idle)
+
+    async def close(self) -> None:
+        """Close every connection; calls in progress fail with ConnectionLost."""
+        self.purge_idle()
+        for link in list(self._links):
+            link.close()
+        self.wheel.close()
+        await asyncio.sleep(0)

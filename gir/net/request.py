@@ -1,0 +1,167 @@
+"""Strict reading of a request head: bytes in, a value or a refusal out. No I/O.
+
+llhttp judges the grammar (it refuses bare CR or LF, obs-fold, NUL, space before a colon, Content-Length beside
+Transfer-Encoding, repeated or odd lengths). What it lets pass and a proxy must not is refused here: other protocol
+versions, doubled spaces, missing or repeated Host, codings besides `chunked`, odd targets, unknown expectations.
+Each head gets a fresh parser, so nothing of one request can leak into the reading of the next.
+"""
+
+import re
+from collections.abc import Callable
+
+import httptools
+
+from gir.model.errors import ErrorKind, RequestError
+from gir.net.limits import ServerLimits
+from gir.net.message import Headers, RequestHead
+
+CHUNKED = -1
+"""Body length that stands for "chunked: known when it ends"."""
+
+_METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
+_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect", b"content-encoding"})
+_HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")
+_SCHEME = re.compile(rb"https?://([^/?#@]+)", re.IGNORECASE)
+_UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
+
+
+class ParsedRequest:
+    """A request head and what it says about its connection and body."""
+
+    __slots__ = ("body_encoded", "body_length", "expects_continue", "head", "http10", "keep_alive")
+
+    def __init__(self, head: RequestHead, *, body_length: int, keep_alive: bool, http10: bool) -> None:
+        self.head = head
+        self.body_length = body_length
+        """Bytes, or CHUNKED."""
+        self.keep_alive = keep_alive
+        """HTTP/1.0 connections serve one request: their clients learn the end of the answer from the close."""
+        self.http10 = http10
+        self.expects_continue = False
+        self.body_encoded = False
+        """The body is compressed; it will be refused, for its size is known only after the harm is done."""
+
+
+class _Sink:
+    """What httptools calls back; it looks for no other method, so the body and events cost nothing."""
+
+    __slots__ = ("on_header",)
+
+    def __init__(self, on_header: Callable[[bytes, bytes], object]) -> None:
+        self.on_header = on_header
+
+
+def bad_framing(why: str) -> RequestError:
+    """The 400 after which the connection closes: nobody can tell where the next request begins."""
+    return RequestError(ErrorKind.BAD_FRAMING, f"malformed HTTP request: {why}")
+
+
+def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> ParsedRequest:
+    """Read the head `raw`, which ends with its empty line; raises RequestError, after which the connection closes."""
+    headers = _read_headers(raw, limits)
+    line = raw[: raw.find(b"\r\n")].split(b" ")
+    if len(line) != 3:
+        raise bad_framing("the request line must be METHOD TARGET VERSION, one space apart")
+    method = _METHODS.get(line[0])
+    if method is None:
+        raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"method {line[0].decode('ascii')} is not served here")
+    http10 = line[2] == b"HTTP/1.0"
+    if not http10 and line[2] != b"HTTP/1.1":
+        raise bad_framing("only HTTP/1.1 and HTTP/1.0 are spoken here")
+    target = line[1]
+    if len(target) > limits.target_bytes_max:
+        raise RequestError(
+            ErrorKind.HEADERS_TOO_LARGE, f"the request target exceeds {limits.target_bytes_max} bytes: shorten it"
+        )
+    return _framed(method, target, http10, headers, peer, peer_names)
+
+
+def _read_headers(raw: bytes, limits: ServerLimits) -> Headers:
+    """Header list in lower case, after llhttp accepted the whole head."""
+    fields: dict[bytes, bytes] = {}
+    _run_parser(raw, fields.setdefault)
+    headers = [(name.lower(), value) for name, value in fields.items()]
+    count = raw.count(b"\r\n") - 2
+    if count > limits.headers_max:
+        raise RequestError(
+            ErrorKind.HEADERS_TOO_LARGE, f"{count} headers exceed the {limits.headers_max} allowed: send fewer"
+        )
+    if len(headers) != count:
+        # A dictionary's own method collects without a call into Python; only repeated names need the slower way.
+        headers.clear()
+        _run_parser(raw, lambda name, value: headers.append((name.lower(), value)))
+    return headers
+
+
+def _run_parser(raw: bytes, on_header: Callable[[bytes, bytes], object]) -> None:
+    parser = httptools.HttpRequestParser(_Sink(on_header))
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        # An offer to switch protocols is ignored; the request itself is served as HTTP/1.1.
+        return
+    except httptools.HttpParserError as error:
+        raise bad_framing(str(error)) from None
+
+
+def _framed(
+    method: str, target: bytes, http10: bool, headers: Headers, peer: str, peer_names: tuple[str, ...]
+) -> ParsedRequest:
+    """Judge Host, lengths, Connection and Expect, and put the head together."""
+    path, query = _split_target(method, target)
+    head = RequestHead(method, target, path, query, headers, peer, peer_names)
+    parsed = ParsedRequest(head, body_length=0, keep_alive=not http10, http10=http10)
+    hosts = 0
+    for name, value in headers:
+        if name not in _FRAMING:
+            continue
+        if name == b"host":
+            hosts += 1
+            if not _HOST.fullmatch(value):
+                raise bad_framing("Host must be a name or address with an optional port")
+        elif name == b"content-length":
+            parsed.body_length = int(value)
+        elif name == b"transfer-encoding":
+            if value.lower() != b"chunked" or http10:
+                raise bad_framing("the only transfer coding accepted is chunked, in HTTP/1.1")
+            parsed.body_length = CHUNKED
+        elif name == b"connection":
+            _obey_connection(parsed, value)
+        elif name == b"content-encoding":
+            parsed.body_encoded |= value.lower() != b"identity"
+        elif value.lower() == b"100-continue":
+            parsed.expects_continue = not http10
+        else:
+            raise bad_framing("the only expectation understood is 100-continue")
+    if hosts != 1 and (hosts or not http10):
+        raise bad_framing("exactly one Host header is needed")
+    return parsed
+
+
+def _obey_connection(parsed: ParsedRequest, value: bytes) -> None:
+    """Close if asked to, and drop the headers that Connection names: they were meant for this hop only."""
+    tokens = {token.strip().lower() for token in value.split(b",")}
+    if b"close" in tokens:
+        parsed.keep_alive = False
+    dropped = tokens - _UNTOUCHABLE
+    if dropped:
+        parsed.head.headers = [header for header in parsed.head.headers if header[0] not in dropped]
+
+
+def _split_target(method: str, target: bytes) -> tuple[str, str]:
+    """Path and query in origin form; a proxy-style absolute target loses its authority."""
+    if not target.startswith(b"/"):
+        scheme = _SCHEME.match(target)
+        if scheme is not None:
+            target = target[scheme.end() :]
+            if not target.startswith(b"/"):
+                target = b"/" + target
+        elif target != b"*" or method != "OPTIONS":
+            raise bad_framing("the request target must be a path or an http URL")
+    try:
+        path, _, query = target.decode("ascii").partition("?")
+    except UnicodeDecodeError:
+        raise bad_framing("the request target must be ASCII, percent-encoded") from None
+    if "#" in path or "#" in query:
+        raise bad_framing("the request target must not hold a fragment (#)")
+    return path, query

@@ -1,0 +1,253 @@
+"""Framing of server-sent event streams: which bytes may go on, and what they prove. No I/O.
+
+Events pass through unchanged and whole. After the first token an event is parsed only if it holds a marker of
+something that matters (usage, an end, an error); a typical token costs a few substring searches.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gir.model.request import Api, Usage
+from gir.net.events import (
+    CHOICES_MARKERS,
+    DONE,
+    MARKERS,
+    error_bytes,
+    finished_choices,
+    is_content,
+    is_error,
+    is_terminal,
+    parse_payload,
+    payload_of,
+    split_events,
+    text_of,
+    usage_fields,
+    whole_events_end,
+)
+from gir.net.usage import merge_usage
+
+__all__ = ["EVENT_BYTES_MAX", "EventFramer", "StreamIdentity", "error_bytes"]
+
+EVENT_BYTES_MAX = 1_048_576
+_SECOND = 2
+
+
+class StreamIdentity(msgspec.Struct, frozen=True):
+    """What stays the same in every chunk of one stream."""
+
+    id: str
+    created: int
+    model: str
+
+
+class EventFramer:
+    """Feeds on the body of a streamed answer; gives back whole events, bytes unchanged.
+
+    A half event is held back, so that a cut stream never leaks a broken one. `hide_usage` removes the usage-only
+    chunk that was asked for on the client's behalf. `choices` (the request's `n`) says how many finish reasons prove
+    the end. `keep_text` collects the text of the first choice, at the price of parsing every event.
+    """
+
+    __slots__ = (
+        "_api",
+        "_careful",
+        "_event_bytes_max",
+        "_finished",
+        "_held",
+        "_markers",
+        "_raw",
+        "_text",
+        "_unfinished",
+        "content_seen",
+        "error_event",
+        "events",
+        "finish_reason",
+        "hide_usage",
+        "identity",
+        "keep_text",
+        "late_error",
+        "terminal_seen",
+        "usage",
+    )
+
+    def __init__(
+        self,
+        api: Api,
+        *,
+        hide_usage: bool = False,
+        event_bytes_max: int = EVENT_BYTES_MAX,
+        keep_text: bool = False,
+        choices: int = 1,
+    ) -> None:
+        self._api = api
+        self._event_bytes_max = event_bytes_max
+        self._markers = MARKERS.get(api, CHOICES_MARKERS)
+        self._held = bytearray()
+        self._raw = False
+        """In the middle of an event too large to be held: bytes pass until it ends."""
+        self._careful = True
+        """Every event is parsed: before the first token, or to keep the text."""
+        self._text: list[str] = []
+        self._finished: set[int] = set()
+        self._unfinished = choices
+        self.hide_usage = hide_usage
+        self.keep_text = keep_text
+        self.content_seen = False
+        self.error_event: bytes | None = None
+        """Data of an error event that came before any content."""
+        self.late_error: bytes | None = None
+        """Data of an error event that came after content; it has been passed on."""
+        self.terminal_seen = False
+        """The stream has proved its own end."""
+        self.events = 0
+        """Data events passed on, `[DONE]` aside."""
+        self.usage: Usage | None = None
+        self.finish_reason: str | None = None
+        self.identity: StreamIdentity | None = None
+
+    def __repr__(self) -> str:
+        state = "ended" if self.terminal_seen else "content" if self.content_seen else "waiting"
+        return f"<EventFramer {self._api.value} {state}, {self.events} events, {len(self._held)} bytes held>"
+
+    @property
+    def text(self) -> str:
+        """Text of the first choice so far, with `keep_text`."""
+        return "".join(self._text)
+
+    def feed(self, data: bytes) -> bytes:
+        """Take bytes of the body; the whole events that may go on (the same object, when nothing stands in the way)."""
+        if not self._held and not self._raw and data.endswith((b"\n\n", b"\n\r\n")):
+            return self._judge(data)
+        return self._feed_slowly(data)
+
+    def end(self) -> bytes:
+        """The body has ended as its framing says; what may still go on.
+
+        An engine that leaves out the last blank line after a proved end is forgiven; any other rest is a cut event.
+        """
+        rest = bytes(self._held)
+        self._held.clear()
+        if not rest.strip():
+            return b""
+        seen = self.terminal_seen
+        passed = self._examine(rest)
+        return passed if self.terminal_seen and (not seen or payload_of(rest) is None) else b""
+
+    # Framing
+
+    def _feed_slowly(self, data: bytes) -> bytes:
+        held = self._held
+        searched = max(0, len(held) - 2)
+        held += data
+        if self._raw:
+            return self._pass_raw(searched)
+        end = whole_events_end(held, searched)
+        if end:
+            block = bytes(held[:end])
+            del held[:end]
+            return self._judge(block) + self._bound_held()
+        return self._bound_held()
+
+    def _bound_held(self) -> bytes:
+        """Let go of an event that outgrew the bound; nothing is known about it but that it is no small talk."""
+        if len(self._held) <= self._event_bytes_max:
+            return b""
+        self._raw = True
+        self.content_seen = True
+        self._careful = self.keep_text
+        self.events += 1
+        return self._pass_raw(len(self._held))
+
+    def _pass_raw(self, searched: int) -> bytes:
+        """Pass an oversized event; keep the last two bytes, in which its end may have begun."""
+        held = self._held
+        end = _first_event_end(held, searched)
+        if end:
+            self._raw = False
+            passed = bytes(held[:end])
+            rest = bytes(held[end:])
+            held.clear()
+            return passed + (self.feed(rest) if rest else b"")
+        passed = bytes(held[:-2])
+        del held[:-2]
+        return passed
+
+    # Judging
+
+    def _judge(self, block: bytes) -> bytes:
+        """Note what whole events mean; `block` itself unless something in it is hidden."""
+        if self._careful:
+            return self._examine(block)
+        for marker in self._markers:
+            if marker in block:
+                return self._examine(block)
+        self.events += block.count(b"\ndata:") + block.startswith(b"data:")
+        return block
+
+    def _examine(self, block: bytes) -> bytes:
+        hidden = False
+        passed = []
+        for event in split_events(block):
+            if self._note(event):
+                passed.append(event)
+            else:
+                hidden = True
+        return b"".join(passed) if hidden else block
+
+    def _note(self, event: bytes) -> bool:
+        """Learn from one event; False when it must be hidden."""
+        payload = payload_of(event)
+        if payload is None:
+            return True
+        if payload.strip() == DONE:
+            self.terminal_seen = True
+            return True
+        chunk = parse_payload(payload)
+        if is_error(chunk):
+            if self.content_seen:
+                self.late_error = payload
+            else:
+                self.error_event = payload
+            return True
+        fields = usage_fields(chunk)
+        if fields is not None:
+            self.usage = merge_usage(self.usage, fields)
+            if self.hide_usage and chunk.get("choices") == []:
+                return False
+        self.events += 1
+        self._note_content(chunk)
+        self._note_end(chunk)
+        return True
+
+    def _note_content(self, chunk: Mapping[str, Any]) -> None:
+        if self.keep_text:
+            self._text.append(text_of(self._api, chunk))
+        if self.content_seen:
+            return
+        if self.identity is None:
+            self.identity = _identity(chunk)
+        # A second event that is no error counts too: a token may decode to empty text.
+        if self.events >= _SECOND or is_content(self._api, chunk):
+            self.content_seen = True
+            self._careful = self.keep_text
+
+    def _note_end(self, chunk: Mapping[str, Any]) -> None:
+        for index, reason in finished_choices(chunk):
+            self._finished.add(index)
+            self.finish_reason = reason
+        if len(self._finished) >= self._unfinished or is_terminal(self._api, chunk):
+            self.terminal_seen = True
+
+
+def _first_event_end(data: bytearray, start: int) -> int:
+    ends = [end for end in (data.find(b"\n\n", start) + 2, data.find(b"\n\r\n", start) + 3) if end > start + 1]
+    return min(ends, default=0)
+
+
+def _identity(chunk: Mapping[str, Any]) -> StreamIdentity | None:
+    try:
+        return msgspec.convert(chunk, StreamIdentity)
+    except msgspec.ValidationError:
+        return None
