@@ -1,7 +1,8 @@
 """GET /v1/models: the union over live clusters, answered from the router's own view.
 
-Each model's JSON object is the one its engines show, so fields this project does not know survive. A model served by several
-clusters is listed once, with the object of the first cluster in id order. Aliases are listed under their own names.
+Each model's JSON object is the one its engines show, so fields this project does not know survive. A model served by
+several clusters is listed once, with the object of the first cluster in id order. Aliases are listed under their own
+names.
 """
 
 import msgspec

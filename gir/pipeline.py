@@ -45,7 +45,7 @@ class Telemetry(Protocol):
     def attempt(self, attempt: Attempt) -> None:
         """One attempt has ended."""
 
-    def request(self, scope: Scope) -> None:
+    def request(self, scope: Scope, bytes_sent: int) -> None:
         """One request has ended, whatever became of it."""
 
 
@@ -77,7 +77,8 @@ class Pipeline:
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request to its end."""
         stages = self._stages
-        scope = Scope(stages, requesting.request_id(stages.clock), exchange.arrived_s)
+        head = exchange.head
+        scope = Scope(stages, requesting.request_id(stages.clock), head.method, head.path, exchange.arrived_s)
         try:
             await self._story(exchange, scope)
         except RequestError as error:
@@ -86,7 +87,7 @@ class Pipeline:
             scope.outcome = Outcome.CLIENT_GONE
             raise
         finally:
-            scope.close()
+            scope.close(exchange.bytes_sent)
 
     async def _story(self, exchange: Exchange, scope: Scope) -> None:
         stages = self._stages

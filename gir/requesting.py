@@ -74,7 +74,7 @@ def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) 
     """The frozen request; raises 403 for a model the principal may not use, 508 for a loop."""
     head, seen, rewrite = exchange.head, asked.peek, scope.rewrite
     assert rewrite is not None, "built before it was rewritten"
-    model = rewrite.model
+    model = ModelId(rewrite.model)
     allowed = principal.models_allowed
     if allowed is not None and model not in allowed and seen.model not in allowed:
         raise RequestError(
@@ -197,4 +197,4 @@ def upstream_head(
     if traceparent is not None:
         headers.append((names.TRACEPARENT, traceparent))
     target = endpoint.base_path.encode() + head.target if endpoint.base_path else head.target
-    return request_head(head.method, target, endpoint.host_header, headers, body_bytes)
+    return request_head(head.method, target, endpoint.authority, headers, body_bytes)

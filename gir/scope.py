@@ -30,7 +30,9 @@ class Scope:
         "attempts",
         "error",
         "first_token_s",
+        "method",
         "outcome",
+        "path",
         "placement",
         "policy",
         "request",
@@ -40,7 +42,7 @@ class Scope:
         "usage",
     )
 
-    def __init__(self, stages: "Stages", request_id: str, arrived_s: float) -> None:
+    def __init__(self, stages: "Stages", request_id: str, method: str, path: str, arrived_s: float) -> None:
         self._stages = stages
         self._closed = False
         self._dispatch: Dispatch | None = None
@@ -48,7 +50,9 @@ class Scope:
         self.attempts: list[Attempt] = []
         self.error: RequestError | None = None
         self.first_token_s: float | None = None
+        self.method = method
         self.outcome = Outcome.REJECTED
+        self.path = path
         self.placement: Placement | None = None
         self.policy: PolicySnapshot = stages.policies.current
         self.request: InferenceRequest | None = None
@@ -131,8 +135,8 @@ class Scope:
             retry_after_s=retry_after_s,
         )
 
-    def close(self) -> None:
+    def close(self, bytes_sent: int) -> None:
         """Settle everything. Must run once, whatever happened; a second call is a bug."""
         assert not self._closed, "a request settled twice"
         self._closed = True
-        self._stages.telemetry.request(self)
+        self._stages.telemetry.request(self, bytes_sent)

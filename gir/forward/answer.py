@@ -66,18 +66,15 @@ async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, w
     UpstreamError: faults are answers. Cancellation closes the upstream at once.
     """
     call: UpstreamCall | None = None
-    phase = Phase.CONNECTING
     try:
         call = await pool.send(wire_head, plan.body, deadlines=plan.deadlines)
-        phase = Phase.DISPATCHED
         waiting.add(call)
         head = await call.head()
-        phase = Phase.HEAD
         return await _read(call, head, plan)
     except UpstreamError as error:
         if call is not None:
             call.abort()
-        return Answer(result=AttemptResult.LOCAL_FAULT, phase=error.phase or phase, detail=error.detail)
+        return Answer(result=AttemptResult.LOCAL_FAULT, phase=error.phase, detail=error.detail)
     except asyncio.CancelledError:
         if call is not None:
             call.abort()

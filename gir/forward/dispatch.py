@@ -22,7 +22,7 @@ from gir.model.ids import ClusterId
 from gir.model.outcome import Attempt, AttemptResult, Outcome, Phase
 from gir.model.policy import ForwardPolicy
 from gir.model.request import Usage
-from gir.net.errors import ConnectionLost
+from gir.net.errors import FirstTokenTimeout
 from gir.net.exchange import Exchange
 from gir.net.message import Headers
 from gir.net.pool import UpstreamPool
@@ -90,7 +90,7 @@ class Dispatcher:
         """
         calls = list(self._waiting.get(cluster, ()))
         for call in calls:
-            call.fail(ConnectionLost(Phase.DISPATCHED, reason))
+            call.give_up(FirstTokenTimeout(call.phase, reason))
         return len(calls)
 
     async def run(self, exchange: Exchange, job: Job, guide: Guide) -> Report:

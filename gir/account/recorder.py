@@ -1,0 +1,147 @@
+"""What becomes of a request is written down once: metrics, access log and span, from its scope.
+
+Children of metric families are looked up by plain tuples that repeat from request to request, so the usual request
+costs a handful of additions and one encoded line.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from gir.clock import Clock
+from gir.model.decision import Placement
+from gir.model.errors import RequestError
+from gir.model.outcome import Attempt, AttemptResult, Outcome, Phase
+from gir.model.policy import PolicySnapshot
+from gir.model.request import InferenceRequest, Usage
+from gir.telemetry.logs import AccessLog, AccessRecord, wall_stamp
+from gir.telemetry.metrics import RouterMetrics
+
+_UNKNOWN = "unknown"
+_STREAM_TOKENS_MIN = 2
+
+
+class Ended(Protocol):
+    """An ended request, as its scope shows it. What is not known stays None."""
+
+    request_id: str
+    method: str
+    path: str
+    arrived_s: float
+    first_token_s: float | None
+    status: int
+    outcome: Outcome
+    policy: PolicySnapshot
+    request: InferenceRequest | None
+    placement: Placement | None
+    usage: Usage | None
+    error: RequestError | None
+
+    @property
+    def attempts(self) -> Sequence[Attempt]:
+        """Attempts in order."""
+
+
+class Recorder:
+    """Telemetry of the pipeline. `access_log` None writes no lines."""
+
+    def __init__(self, metrics: RouterMetrics, clock: Clock, access_log: AccessLog | None) -> None:
+        self._metrics = metrics
+        self._clock = clock
+        self._access_log = access_log
+
+    def attempt(self, attempt: Attempt) -> None:
+        """Count one ended attempt."""
+        metrics = self._metrics
+        cluster = attempt.cluster
+        metrics.attempts.child(cluster, attempt.result.value, attempt.phase.value).inc()
+        metrics.attempt_s.child(cluster).observe(attempt.ended_s - attempt.started_s)
+        if attempt.first_token_s is not None:
+            metrics.attempt_ttft_s.child(cluster).observe(attempt.first_token_s - attempt.started_s)
+        if attempt.phase is Phase.STREAMING and attempt.result is AttemptResult.UPSTREAM_FAULT:
+            metrics.truncated.child(cluster).inc()
+        if attempt.phase in (Phase.DISPATCHED, Phase.HEAD) and attempt.result in (
+            AttemptResult.LOCAL_FAULT,
+            AttemptResult.CANCELLED,
+        ):
+            metrics.wasted.child(cluster).inc()
+
+    def request(self, scope: Ended, bytes_sent: int) -> None:
+        """Count and log one ended request."""
+        metrics = self._metrics
+        request = scope.request
+        now_s = self._clock.monotonic_s()
+        outcome = scope.outcome.value
+        # A model nobody serves is a name from outside: it must not become a label.
+        known = request is not None and (scope.placement is None or scope.placement.model_known)
+        model = request.model if request is not None and known else _UNKNOWN
+        tenant = request.principal.tenant if request is not None else _UNKNOWN
+        criticality = request.criticality.label if request is not None else _UNKNOWN
+        metrics.requests.child(model, tenant, criticality, outcome).inc()
+        metrics.request_s.child(model, outcome).observe(now_s - scope.arrived_s)
+        if scope.error is not None:
+            metrics.errors.child(scope.error.kind.value.code).inc()
+        if scope.first_token_s is not None:
+            metrics.ttft_s.child(model, criticality).observe(scope.first_token_s - scope.arrived_s)
+        if scope.usage is not None:
+            self._tokens(scope, scope.usage, model, tenant, now_s)
+        if scope.placement is not None and scope.attempts:
+            metrics.decisions.child(scope.attempts[0].cluster, scope.placement.reason or _UNKNOWN).inc()
+        self._failovers(scope)
+        if self._access_log is not None:
+            self._access_log.write(self._line(scope, now_s, bytes_sent))
+
+    def _tokens(self, scope: Ended, usage: Usage, model: str, tenant: str, now_s: float) -> None:
+        tokens = self._metrics.tokens
+        tokens.child(model, tenant, "prompt").inc(usage.prompt_tokens)
+        tokens.child(model, tenant, "completion").inc(usage.completion_tokens)
+        if usage.cached_tokens:
+            tokens.child(model, tenant, "cached").inc(usage.cached_tokens)
+        if usage.reasoning_tokens:
+            tokens.child(model, tenant, "reasoning").inc(usage.reasoning_tokens)
+        if usage.estimated:
+            self._metrics.usage_estimated.child(model).inc()
+        request = scope.request
+        if (
+            request is not None
+            and request.stream
+            and scope.first_token_s is not None
+            and usage.completion_tokens >= _STREAM_TOKENS_MIN
+        ):
+            gap_s = (now_s - scope.first_token_s) / (usage.completion_tokens - 1)
+            self._metrics.per_token_s.child(model).observe(gap_s)
+
+    def _failovers(self, scope: Ended) -> None:
+        """Every attempt but the last was followed by another cluster."""
+        for attempt in scope.attempts[:-1]:
+            self._metrics.failovers.child(attempt.cluster, attempt.result.value).inc()
+
+    def _line(self, scope: Ended, now_s: float, bytes_sent: int) -> AccessRecord:
+        request, usage, placement = scope.request, scope.usage, scope.placement
+        record = AccessRecord(
+            time=wall_stamp(self._clock.wall_s()),
+            request_id=scope.request_id,
+            method=scope.method,
+            path=scope.path,
+            attempts=len(scope.attempts),
+            status=scope.status,
+            outcome=scope.outcome.value,
+            duration_ms=round((now_s - scope.arrived_s) * 1000, 3),
+            bytes_sent=bytes_sent,
+            policy_version=scope.policy.version,
+        )
+        if request is not None:
+            record.tenant, record.key_id = request.principal.tenant, request.principal.key_id
+            record.model, record.model_asked = request.model, request.model_asked
+            record.criticality, record.stream = request.criticality.label, request.stream
+        if placement is not None:
+            record.reason = placement.reason
+        if scope.attempts:
+            record.cluster = scope.attempts[-1].cluster
+        if scope.error is not None:
+            record.error = scope.error.kind.value.code
+        if scope.first_token_s is not None:
+            record.ttft_ms = round((scope.first_token_s - scope.arrived_s) * 1000, 3)
+        if usage is not None:
+            record.prompt_tokens, record.completion_tokens = usage.prompt_tokens, usage.completion_tokens
+            record.cached_tokens = usage.cached_tokens
+        return record
