@@ -33,6 +33,7 @@ class UpstreamLink(asyncio.Protocol):
         "_head_bytes",
         "_head_seen",
         "_headers",
+        "_keep_alive",
         "_parser",
         "_parts",
         "_pool",
@@ -53,6 +54,7 @@ class UpstreamLink(asyncio.Protocol):
         self._framed = False
         """The answer ends by Content-Length, chunking or status; otherwise by the close of the connection."""
         self._complete = False
+        self._keep_alive = False
         self._parts: list[bytes] = []
         self.idle_since_s = 0.0
         self.usable = True
@@ -64,7 +66,7 @@ class UpstreamLink(asyncio.Protocol):
         """Start a call by writing its whole request."""
         self._call = call
         self._headers = []
-        self._head_seen = self._complete = self._framed = False
+        self._head_seen = self._complete = self._framed = self._keep_alive = False
         self._head_bytes = 0
         transport = self._transport
         assert transport is not None
@@ -198,6 +200,8 @@ class UpstreamLink(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._head_seen:
             self._complete = True
+            # Asked here, for the parser forgets it with the message.
+            self._keep_alive = self._parser.should_keep_alive()
 
     # Endings
 
@@ -210,7 +214,7 @@ class UpstreamLink(asyncio.Protocol):
         if (
             self.usable
             and not transport.is_closing()
-            and self._parser.should_keep_alive()
+            and self._keep_alive
             and not transport.get_write_buffer_size()
         ):
             self.resume()
