@@ -18,7 +18,6 @@ from typing import Any
 from tests.perf import machine, peers
 
 _AGENT_TOKEN = "bench-agent-token"
-_API_KEY = "sk-gir-bench"
 
 
 def config(listen: int, admin: int, beats: int, clusters: Sequence[str]) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def config(listen: int, admin: int, beats: int, clusters: Sequence[str]) -> dict
         "beats": {"listen": f"127.0.0.1:{beats}"},
         "auth": {
             "api_keys": [
-                {"id": "bench", "key_sha256": hashlib.sha256(_API_KEY.encode()).hexdigest(), "tenant": "bench"}
+                {"id": "bench", "key_sha256": hashlib.sha256(peers.API_KEY.encode()).hexdigest(), "tenant": "bench"}
             ]
         },
         "agents": [{"cluster": name, "token": {"value": _AGENT_TOKEN}} for name in clusters],

@@ -19,9 +19,10 @@ from typing import Self
 
 import httptools
 
+from tests.perf.peers import API_KEY
+
 LATE_CHUNK_S = 0.020
 """Engines of the bench send a chunk every 10 ms; one that comes after twice that was held up."""
-_API_KEY = "sk-gir-bench"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ def chat_request(port: int, *, prompt_bytes: int, stream: bool, tokens_max: int,
     ).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: application/json\r\n"
-        f"Content-Type: application/json\r\nUser-Agent: OpenAI/Python 2.0.0\r\nAuthorization: Bearer {_API_KEY}\r\n"
+        f"Content-Type: application/json\r\nUser-Agent: OpenAI/Python 2.0.0\r\nAuthorization: Bearer {API_KEY}\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body

@@ -21,6 +21,8 @@ from typing import Any
 from tests.perf import machine
 
 READY_S = 30.0
+API_KEY = "sk-gir-bench"
+"""What the load sends; only GIR looks at it."""
 _ENVOY_TYPES = "type.googleapis.com/envoy.extensions.filters"
 INSTALL = "install the peers with `make bench` (extra `bench`)"
 
@@ -211,23 +213,23 @@ async def _stop(started: asyncio.subprocess.Process) -> None:
 
 _PROBE = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-    b"Authorization: Bearer sk-gir-bench\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
+    b"Authorization: Bearer %s\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s"
 )
 
 
 async def answers(
-    port: int, name: str, started: asyncio.subprocess.Process, *, model: str = "bench", ready_s: float = READY_S
+    port: int, name: str, started: asyncio.subprocess.Process, *, key: str = API_KEY, ready_s: float = READY_S
 ) -> None:
     """Return once a chat completion through `port` succeeds; raises PeerMissingError after `ready_s`, or at once when
     the process `started` has ended."""
-    body = b'{"model":"%s","messages":[{"role":"user","content":"ready?"}],"max_tokens":1}' % model.encode()
+    body = b'{"model":"bench","messages":[{"role":"user","content":"ready?"}],"max_tokens":1}'
     deadline_s = asyncio.get_running_loop().time() + ready_s
     seen = b"no connection"
     while asyncio.get_running_loop().time() < deadline_s and started.returncode is None:
         with contextlib.suppress(OSError, TimeoutError):
             async with asyncio.timeout(5.0):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(_PROBE % (len(body), body))
+                writer.write(_PROBE % (key.encode(), len(body), body))
                 seen = await reader.read(256)
                 writer.close()
             if seen.startswith(b"HTTP/1.1 200"):

@@ -9,7 +9,7 @@ import heapq
 from collections.abc import Sequence
 from typing import Protocol
 
-from chaos.engine.core import EngineConfig, EngineMetrics
+from chaos.engine.values import EngineConfig, EngineMetrics
 from tests.perf.routing_scenarios import Arrival, block_hashes
 
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from chaos.engine.core import EngineConfig
 from chaos.engine.gpus import GpuProfile, profile
+from chaos.engine.values import EngineConfig
 
 BYTES_PER_TOKEN = 4
 FAST_GPU = "llama2-70b/h100-80gb/tp8"
@@ -61,7 +61,7 @@ def mixed(count: int, seed: int) -> Scenario:
     arrivals = _poisson(
         draw,
         count,
-        rate_per_s=3.2,
+        rate_per_s=3.0,
         tokens=lambda: (_lognormal(draw, 1_000, 0.6, 4_000), _lognormal(draw, 160, 0.6, 600)),
     )
     return Scenario("mixed", (fast, fast, slow, slow), arrivals, warm=count // 10)
@@ -146,7 +146,7 @@ def _poisson(
 
 
 def _lognormal(draw: random.Random, median: int, sigma: float, largest: int) -> int:
-    return min(largest, max(8, round(median * math.exp(draw.gauss(0.0, sigma)))))
+    return min(largest, max(32, round(median * math.exp(draw.gauss(0.0, sigma)))))
 
 
 def quantile(values: Sequence[float], share: float) -> float:

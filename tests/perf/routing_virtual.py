@@ -8,7 +8,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from chaos.engine.core import Engine, EngineRequest, TokenEvent
+from chaos.engine.core import Engine
+from chaos.engine.values import EngineRequest, TokenEvent
 from tests.perf.routing_policies import Policy
 from tests.perf.routing_scenarios import Arrival, Scenario, block_hashes, quantile
 
@@ -16,7 +17,7 @@ SCRAPE_S = 0.25
 
 
 @dataclasses.dataclass(frozen=True)
-class Served:
+class Outcome:
     """How one request went."""
 
     arrival: Arrival
@@ -38,9 +39,16 @@ class Result:
     share: tuple[float, ...]
     """Part of the requests each pod got."""
     errors: int = 0
+    seen_p95_s: float = 0.0
+    """TTFT p95 as the client saw it, the relay's way back included; live runs only."""
+
+    def slower(self, factor: float) -> "Result":
+        """The same result in the time of a scenario that was played `factor` times as fast."""
+        times = ("ttft_p50_s", "ttft_p95_s", "ttft_mean_s", "seen_p95_s")
+        return dataclasses.replace(self, **{name: getattr(self, name) * factor for name in times})
 
 
-def judge(policy: str, served: Sequence[Served], scenario: Scenario, errors: int = 0) -> Result:
+def judge(policy: str, served: Sequence[Outcome], scenario: Scenario, errors: int = 0) -> Result:
     """Figures over the requests after the warm-up."""
     judged = [one for one in served if one.arrival.id >= scenario.warm]
     waits = [one.ttft_s for one in judged]
@@ -70,7 +78,7 @@ class _Pod:
 def run(scenario: Scenario, policy: Policy, *, scrape_s: float = SCRAPE_S) -> Result:
     """Serve every arrival of `scenario` with fresh engines."""
     pods = [_Pod(index, Engine(config)) for index, config in enumerate(scenario.pods)]
-    served: list[Served] = []
+    served: list[Outcome] = []
     coming = list(reversed(scenario.arrivals))
     next_scrape_s = 0.0
     while coming or any(pod.requests for pod in pods):
@@ -99,10 +107,10 @@ def _send(arrival: Arrival, pods: list[_Pod], policy: Policy, now_s: float) -> N
     pod.requests[pod.engine.submit(request, now_s)] = arrival
 
 
-def _heard(event: TokenEvent, pod: _Pod, policy: Policy, served: list[Served]) -> None:
+def _heard(event: TokenEvent, pod: _Pod, policy: Policy, served: list[Outcome]) -> None:
     arrival = pod.requests[event.id]
     if event.first:
-        served.append(Served(arrival, pod.index, event.at_s - arrival.at_s, event.cached_tokens))
+        served.append(Outcome(arrival, pod.index, event.at_s - arrival.at_s, event.cached_tokens))
         policy.first_token(arrival, pod.index, event.cached_tokens, event.at_s)
     if event.finished:
         del pod.requests[event.id]
