@@ -1,0 +1,203 @@
+"""One rate counter as this replica sees it: the units in hand, drawn from the store ahead of need. Pure.
+
+Units are counted by the store when they are drawn, so what replicas hold unspent is all by which they can overshoot
+together; it is kept below AHEAD_SHARE of the limit over all replicas. Small limits draw nothing ahead and are exact.
+While the store is away the same object judges alone, from its own record of the last window.
+"""
+
+import enum
+
+from gir.admit.meter import Meter
+from gir.admit.ports import SEGMENTS, Rate, Take, Taken
+
+AHEAD_SHARE = 0.04
+"""Most of a limit that all replicas together hold unspent. With rounding it keeps the overshoot under 5 %."""
+AHEAD_S = 0.1
+"""Seconds of recent demand drawn ahead."""
+EXACT_MAX = 20
+"""Limits up to this are exact: one unit at a time."""
+HOLD_S = 1.0
+"""Unspent units go back to the store after this long without demand."""
+DENIED_S_MIN, DENIED_S_MAX = 0.02, 1.0
+"""After a refusal the store is not asked again sooner than this, nor believed longer than that."""
+
+
+class Within(enum.Enum):
+    """What bounds a replica that judges alone."""
+
+    SHARE = "share"
+    WHOLE = "whole"
+    """The whole limit: for Critical requests, which nobody may refuse only because the store is away."""
+    NOTHING = "nothing"
+
+
+class RateLease:
+    """Units in hand of one counter. `local` when the store is in this process and nothing needs to be drawn ahead."""
+
+    __slots__ = (
+        "_cap_at_loss", "_demand_per_s", "_denied_need", "_denied_until_s", "_drawn", "_loss", "_own", "_shift",
+        "_since_s", "_spent", "_used_s", "in_hand", "key", "live", "local", "owed", "rate", "remaining", "reset_at_s",
+        "retry_at_s", "stamp", "waiting",
+    )  # fmt: skip
+
+    def __init__(self, key: str, rate: Rate, *, local: bool, now_s: float) -> None:
+        self.key = key
+        self.rate = rate
+        self.local = local
+        self.live = 1
+        self.in_hand = 0
+        self.stamp = 0
+        """Store segment that the units in hand are counted in."""
+        self.owed: dict[int, int] = {}
+        """By stamp, what the store has still to be told: see `Take.owed`."""
+        self.waiting = 0
+        """Units that waiting requests need."""
+        self.remaining = rate.limit
+        """Units nobody had taken when the store last answered."""
+        self.reset_at_s = 0.0
+        self.retry_at_s = 0.0
+        """When the store expects to have what it last refused."""
+        self._denied_until_s = 0.0
+        self._denied_need = 0
+        self._loss = 0
+        """Number of the outage that `_cap_at_loss` belongs to."""
+        self._cap_at_loss = 0.0
+        self._own = Meter()
+        """What this replica spent in the last window."""
+        self._shift: int | None = None
+        """Store segment minus own segment."""
+        self._drawn = 0
+        self._spent = 0
+        self._demand_per_s = 0.0
+        self._since_s = now_s
+        self._used_s = now_s
+
+    def __repr__(self) -> str:
+        return f"<RateLease {self.key} {self.in_hand} in hand, {self.remaining} left of {self.rate.limit}>"
+
+    def _segment(self, now_s: float) -> int:
+        return int(now_s * SEGMENTS / self.rate.window_s)
+
+    @property
+    def left(self) -> int:
+        """Units that could still be had, as far as this replica knows."""
+        return max(0, self.remaining + self.in_hand - sum(self.owed.values()))
+
+    def low(self, now_s: float) -> bool:
+        """Whether it is time to draw more, before the units drawn ahead run out."""
+        return 2 * self.in_hand < self._drawn and now_s >= self._denied_until_s
+
+    def denies(self, units: int, now_s: float) -> bool:
+        """Whether the store refused as much a moment ago, so that asking again is pointless."""
+        return now_s < self._denied_until_s and units >= self._denied_need
+
+    def spend(self, units: int, now_s: float) -> int:
+        """Use `units` of those in hand and return their stamp. The caller has made sure that they are there."""
+        self.in_hand -= units
+        self._spent += units
+        self._used_s = now_s
+        if not self.local:
+            self._own.add(self._segment(now_s), units)
+        return self.stamp
+
+    def give_back(self, stamp: int, units: int, now_s: float) -> None:
+        """`units` spent under `stamp` were not used after all (negative: more was used)."""
+        if units == 0:
+            return
+        shift = self._shift or 0
+        fresh = 0 <= self._segment(now_s) + shift - stamp <= 1
+        if fresh and 0 < units <= self.ahead_max - self.in_hand:
+            self.in_hand += units
+            self._used_s = now_s
+        else:
+            self.owed[stamp] = self.owed.get(stamp, 0) - units
+        if not self.local:
+            self._own.add(min(stamp - shift, self._segment(now_s)), -units)
+
+    def draw(self, now_s: float, need: int) -> Take:
+        """The question to put to the store: `need` now, and what recent demand will use soon."""
+        elapsed_s = now_s - self._since_s
+        if elapsed_s > 0.0:
+            share = min(1.0, elapsed_s / AHEAD_S)
+            self._demand_per_s += share * ((self._spent + self.waiting) / max(elapsed_s, 0.01) - self._demand_per_s)
+            self._since_s, self._spent = now_s, 0
+        ahead = min(int(self._demand_per_s * AHEAD_S), self.ahead_max - self.in_hand)
+        owed = tuple(sorted(self.owed.items()))
+        self.owed.clear()
+        return Take(self.key, self.rate, need, max(need, self.waiting) + max(0, ahead), owed)
+
+    @property
+    def ahead_max(self) -> int:
+        """Most units this replica may hold unspent."""
+        if self.local or self.rate.limit <= EXACT_MAX:
+            return 0
+        return int(AHEAD_SHARE * min(self.rate.limit, self.rate.burst) / self.live)
+
+    def drew(self, take: Take, taken: Taken, now_s: float) -> None:
+        """Take in the store's answer."""
+        self.in_hand += taken.units
+        self.remaining = taken.remaining
+        self.reset_at_s = now_s + taken.reset_s
+        self.stamp = taken.stamp
+        self._shift = taken.stamp - self._segment(now_s)
+        if taken.units > 0:
+            self._drawn = max(0, min(taken.units - max(take.need, self.waiting), self.ahead_max))
+        if taken.units < take.need:
+            self.retry_at_s = now_s + taken.retry_after_s
+            self._denied_until_s = now_s + min(max(taken.retry_after_s, DENIED_S_MIN), DENIED_S_MAX)
+            self._denied_need = take.need
+
+    def lost(self, take: Take) -> None:
+        """The store did not answer. Charges are told again; what was to be given back is forfeited.
+
+        The question may have been heeded. Telling a charge twice or a refund never errs on the side of the limit.
+        """
+        for stamp, units in take.owed:
+            if units > 0:
+                self.owed[stamp] = self.owed.get(stamp, 0) + units
+
+    def trim(self, keep: int) -> None:
+        """Put what is in hand beyond `keep` among what the store has still to be told."""
+        surplus = self.in_hand - keep
+        if surplus > 0:
+            self.owed[self.stamp] = self.owed.get(self.stamp, 0) - surplus
+            self.in_hand = keep
+
+    def idle(self, now_s: float) -> bool:
+        """Return unspent units when there is no demand. True when nothing is left to say or to remember."""
+        if now_s - self._used_s >= HOLD_S and self.waiting == 0:
+            self.trim(0)
+            self._drawn = 0
+        elif self.waiting == 0:
+            self.trim(self.ahead_max)
+        return not self.owed and self.waiting == 0 and now_s - self._used_s > 2 * self.rate.window_s
+
+    def spend_alone(self, units: int, now_s: float, *, loss: int, within: Within) -> int | None:
+        """Judge without the store, in its `loss`-th outage; the stamp, or None when this replica's share is used up.
+
+        The share begins at what this replica used in the last window plus its part of what was left, and moves to
+        limit / live replicas over one window: the sum over all replicas stays the limit throughout, also when one of
+        them had most of the traffic.
+        """
+        segment = self._segment(now_s)
+        self._own.expire(segment)
+        if loss != self._loss:
+            self._loss = loss
+            self._since_s = now_s
+            self._cap_at_loss = self._own.total + self.in_hand + self.remaining / self.live
+            self.trim(0)
+        if within is Within.SHARE:
+            passed = min(1.0, (now_s - self._since_s) / self.rate.window_s)
+            cap = self._cap_at_loss + passed * (self.rate.limit / self.live - self._cap_at_loss)
+        else:
+            cap = float("inf") if within is Within.NOTHING else self.rate.limit
+        if self._own.total + units > max(1.0, cap):
+            self.retry_at_s = now_s + self.rate.window_s / SEGMENTS
+            return None
+        self._own.add(segment, units)
+        self._used_s = now_s
+        stamp = segment + (self._shift or 0)
+        self.owed[stamp] = self.owed.get(stamp, 0) + units
+        while len(self.owed) > 2 * SEGMENTS:
+            del self.owed[min(self.owed)]
+        return stamp

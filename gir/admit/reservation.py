@@ -1,0 +1,88 @@
+"""What one request holds of the limits, and what its client is told about them."""
+
+import math
+from collections.abc import Iterable
+
+from gir.admit.lease import RateLease
+from gir.admit.rules import RateUse, SlotUse
+from gir.model.errors import ErrorKind, RequestError
+from gir.model.ids import ModelId, RequestId
+from gir.model.policy import LimitRule
+from gir.model.request import Usage
+
+Header = tuple[bytes, bytes]
+
+
+class Reservation:
+    """Units and places of one request. Settled exactly once; settling again does nothing."""
+
+    __slots__ = ("model", "prompt_bytes", "request_id", "settled", "slots", "spent")
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        model: ModelId,
+        prompt_bytes: int,
+        spent: list[tuple[RateUse, int, int]],
+        slots: tuple[SlotUse, ...],
+    ) -> None:
+        self.request_id = request_id
+        self.model = model
+        self.prompt_bytes = prompt_bytes
+        self.spent = spent
+        """(counter, units, stamp) of each rate."""
+        self.slots = slots
+        self.settled = False
+
+    def __repr__(self) -> str:
+        units = ", ".join(f"{use.lease.key} {units}" for use, units, _ in self.spent)
+        return f"<Reservation {self.request_id} {'settled' if self.settled else 'open'}: {units}>"
+
+
+class LimitExceeded(RequestError):  # noqa: N818 (reads as what happened)
+    """A limit said no: 429 naming the rule, with the headers that tell a client how much of what is left."""
+
+    def __init__(
+        self, message: str, *, rule: LimitRule, kind: str, retry_after_s: float, headers: list[Header]
+    ) -> None:
+        super().__init__(
+            ErrorKind.RATE_LIMITED, message, retry_after_s=retry_after_s, reason=f"limit:{rule.name}:{kind}"
+        )
+        self.rule = rule.name
+        self.headers = headers
+
+
+def tokens_of(rule: LimitRule, prompt_tokens: int, output_tokens: int) -> int:
+    """Units of a token limit: input tokens plus weighted output tokens, rounded up."""
+    return math.ceil(prompt_tokens + rule.output_token_weight * output_tokens)
+
+
+def tokens_used(rule: LimitRule, usage: Usage) -> int:
+    """The same, of what an engine counted."""
+    return tokens_of(rule, usage.prompt_tokens, usage.completion_tokens)
+
+
+def limit_headers(rates: Iterable[RateUse], now_s: float, *, refused: RateLease | None = None) -> list[Header]:
+    """`x-ratelimit-*` of the tightest counter of each kind, in the form the OpenAI clients know."""
+    tightest: dict[str, RateLease] = {}
+    for use in rates:
+        held = tightest.get(use.kind)
+        if use.lease is refused or held is None or (held is not refused and use.lease.left < held.left):
+            tightest[use.kind] = use.lease
+    headers: list[Header] = []
+    for kind, lease in tightest.items():
+        name = kind.encode()
+        left = 0 if lease is refused else lease.left
+        headers.append((b"x-ratelimit-limit-" + name, b"%d" % lease.rate.limit))
+        headers.append((b"x-ratelimit-remaining-" + name, b"%d" % left))
+        headers.append((b"x-ratelimit-reset-" + name, duration(lease.reset_at_s - now_s)))
+    return headers
+
+
+def duration(seconds: float) -> bytes:
+    """A span as OpenAI writes it: `120ms`, `1.5s`, `2m0s`; never negative."""
+    if seconds < 1.0:
+        return b"%dms" % max(0, math.ceil(seconds * 1000))
+    minutes, rest_s = divmod(math.ceil(seconds * 10) / 10, 60.0)
+    text = b"%g" % round(rest_s, 1)
+    return b"%dm%ss" % (int(minutes), text) if minutes else text + b"s"

@@ -1,0 +1,182 @@
+"""Which counters a request is counted in: limit rules against tenant, model, key and Region. Pure and cached."""
+
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote
+
+import msgspec
+
+from gir.admit.lease import RateLease
+from gir.admit.ports import Rate
+from gir.admit.slots import SlotLease
+from gir.model.ids import ModelId, TenantId
+from gir.model.policy import LimitRule
+from gir.model.request import InferenceRequest
+
+WINDOW_S = 60.0
+PLANS_MAX = 50_000
+COUNTERS_MAX = 50_000
+"""Beyond it new values share one counter per rule: clients choose model names, so their number must not matter."""
+VALUE_CHARS_MAX = 120
+
+
+class RateUse(msgspec.Struct, frozen=True):
+    """A rate counter a request is counted in, and how: `requests` (1) or `tokens` (weighted)."""
+
+    lease: RateLease
+    rule: LimitRule
+    kind: str
+
+
+class SlotUse(msgspec.Struct, frozen=True):
+    """A concurrency counter a request takes a place of."""
+
+    lease: SlotLease
+    rule: LimitRule
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All counters of requests with the same tenant, model, key."""
+
+    rates: tuple[RateUse, ...]
+    slots: tuple[SlotUse, ...]
+    tokens: bool
+    """Whether any of them counts tokens."""
+
+
+class Counters:
+    """Every counter this replica has touched, and the plans that lead to them. Bounded by sweeping the idle ones."""
+
+    def __init__(self, rules: Sequence[LimitRule], *, region: str, local: bool) -> None:
+        self.rules = tuple(rules)
+        self.rates: dict[str, RateLease] = {}
+        self.slots: dict[str, SlotLease] = {}
+        self._region = region
+        self._local = local
+        self._live = 1
+        self._plans: dict[tuple[TenantId, ModelId, str], Plan] = {}
+        self._sweep: Iterator[RateLease | SlotLease] = iter(())
+
+    def plan_of(self, request: InferenceRequest, now_s: float) -> Plan:
+        """Counters of `request`; the same for all requests with its tenant, model and key."""
+        who = request.principal
+        identity = (who.tenant, request.model, who.key_id)
+        plan = self._plans.get(identity)
+        if plan is None:
+            if len(self._plans) >= PLANS_MAX:
+                self._plans.clear()
+            plan = self._plans[identity] = self._plan(request, now_s)
+        return plan
+
+    def apply(self, rules: Sequence[LimitRule]) -> None:
+        """Take over new rules. Counters of rules that stay keep what they have counted."""
+        self.rules = tuple(rules)
+        self._plans.clear()
+
+    def spread(self, live: int) -> None:
+        """So many replicas share each limit from now on."""
+        self._live = live
+        for rate in self.rates.values():
+            rate.live = live
+        for slot in self.slots.values():
+            slot.live = live
+
+    def sweep(self, now_s: float, count_max: int) -> list[RateLease | SlotLease]:
+        """Look at up to `count_max` counters: forget the idle, return those the store should hear about."""
+        found: list[RateLease | SlotLease] = []
+        for _ in range(count_max):
+            lease = next(self._sweep, None)
+            if lease is None:
+                self._sweep = iter([*self.rates.values(), *self.slots.values()])
+                break
+            idle = lease.idle(now_s)
+            if isinstance(lease, SlotLease):
+                if lease.due(now_s):
+                    found.append(lease)
+                elif idle and self.slots.pop(lease.key, None) is not None:
+                    self._plans.clear()
+            elif lease.owed:
+                found.append(lease)
+            elif idle and self.rates.pop(lease.key, None) is not None:
+                self._plans.clear()
+        return found
+
+    def _plan(self, request: InferenceRequest, now_s: float) -> Plan:
+        rates: list[RateUse] = []
+        slots: list[SlotUse] = []
+        for rule in self.rules:
+            if not matches(rule, request, self._region):
+                continue
+            full = len(self.rates) + len(self.slots) >= COUNTERS_MAX
+            name = f"{quote(rule.name, safe='')}:*" if full else counter_name(rule, request, self._region)
+            for kind, limit in (("requests", rule.requests_per_min), ("tokens", rule.tokens_per_min)):
+                if limit is not None:
+                    rates.append(RateUse(self._rate(f"{name}:{kind}", limit, rule, now_s), rule, kind))
+            if rule.concurrency_max is not None:
+                slots.append(SlotUse(self._slot(f"{name}:slots", rule.concurrency_max, now_s), rule))
+        return Plan(tuple(rates), tuple(slots), any(use.kind == "tokens" for use in rates))
+
+    def _rate(self, key: str, limit: int, rule: LimitRule, now_s: float) -> RateLease:
+        rate = Rate(limit, WINDOW_S, max(1, int(limit * rule.burst_s / WINDOW_S)))
+        lease = self.rates.get(key)
+        if lease is None:
+            lease = self.rates[key] = RateLease(key, rate, local=self._local, now_s=now_s)
+            lease.live = self._live
+        lease.rate = rate
+        return lease
+
+    def _slot(self, key: str, limit: int, now_s: float) -> SlotLease:
+        lease = self.slots.get(key)
+        if lease is None:
+            lease = self.slots[key] = SlotLease(key, limit, local=self._local, now_s=now_s)
+            lease.live = self._live
+        lease.limit = limit
+        return lease
+
+
+def matches(rule: LimitRule, request: InferenceRequest, region: str) -> bool:
+    """Whether `rule` counts `request` at a router of `region`. A field left out matches anything."""
+    who = request.principal
+    return (
+        (rule.tenant is None or rule.tenant == who.tenant)
+        and (rule.model is None or rule.model == request.model or rule.model == request.model_asked)
+        and (rule.key is None or rule.key == who.key_id)
+        and (rule.region is None or rule.region == region)
+    )
+
+
+def counter_name(rule: LimitRule, request: InferenceRequest, region: str) -> str:
+    """Name of the counter, the same on every replica: the rule and one value for each entry of `per`.
+
+    Values are percent-encoded and bounded, because tenants choose some of them.
+    """
+    values = {
+        "tenant": request.principal.tenant,
+        "model": request.model,
+        "key": request.principal.key_id,
+        "region": region,
+    }
+    parts = [quote(values[part], safe="")[:VALUE_CHARS_MAX] for part in rule.per]
+    return ":".join([quote(rule.name, safe=""), *parts])
+
+
+def check_rules(rules: Sequence[LimitRule], *, region: str, shared: bool, processes: int) -> None:
+    """Refuse rules that could not be enforced. Raises ValueError naming field, value and fix.
+
+    `shared` says whether the counters are in a store that all processes use; `processes` how many there are.
+    """
+    names: set[str] = set()
+    for rule in rules:
+        if rule.name in names:
+            raise ValueError(f"policy.limits: the name {rule.name!r} is used twice; names key the counters, rename one")
+        names.add(rule.name)
+        if rule.requests_per_min is rule.tokens_per_min is rule.concurrency_max is None:
+            raise ValueError(
+                f"policy.limits {rule.name!r} limits nothing; set requests_per_min, tokens_per_min or concurrency_max"
+            )
+        if not region and (rule.region is not None or "region" in rule.per):
+            raise ValueError(f"policy.limits {rule.name!r} is by Region, but this router has none; set its `region`")
+    if rules and processes > 1 and not shared:
+        raise ValueError(
+            f"policy.limits with {processes} workers and store.kind memory would let through {processes} times each "
+            "limit; set store.kind to redis, or workers to 1"
+        )
