@@ -1,0 +1,12 @@
+"""What every test run needs."""
+
+import asyncio
+
+
+def pytest_configure() -> None:
+    """Say that the main thread has no event loop yet.
+
+    The asyncio plugin asks for the current loop before it sets its own; on Python 3.11 that makes one that nobody
+    closes, and the unclosed loop then fails whichever test the collector happens to run in.
+    """
+    asyncio.set_event_loop(None)
