@@ -139,4 +139,20 @@ class Scope:
         """Settle everything. Must run once, whatever happened; a second call is a bug."""
         assert not self._closed, "a request settled twice"
         self._closed = True
+        if self.rewrite is not None:
+            self._stages.rewriter.observe(
+                self.rewrite, self._succeeded(), self._ttft_s(), self._stages.clock.monotonic_s()
+            )
         self._stages.telemetry.request(self, bytes_sent)
+
+    def _succeeded(self) -> bool | None:
+        """Whether the model did well; None when the end says nothing about it."""
+        if self.outcome is Outcome.COMPLETED and self.attempts:
+            return True if self.attempts[-1].result is AttemptResult.OK else None
+        return False if self.outcome in _FAILURES else None
+
+    def _ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.arrived_s
+
+
+_FAILURES = frozenset({Outcome.FAILED, Outcome.TRUNCATED})

@@ -102,12 +102,12 @@ async def _read(call: UpstreamCall, head: ResponseHead, plan: AttemptPlan) -> An
         return Answer(result=AttemptResult.OK, phase=Phase.DONE, head=head, body=body)
     framer = EventFramer(plan.api, hide_usage=plan.hide_usage, keep_text=plan.keep_text)
     held = await call.hold(framer)
+    trouble = ""
     if framer.error_event is not None:
+        trouble = "error event before the first token"
+    elif not framer.content_seen and not framer.terminal_seen:
+        trouble = "the stream ended before its first token"
+    if trouble:
         call.abort()
-        return Answer(
-            result=AttemptResult.UPSTREAM_FAULT,
-            phase=Phase.HEAD,
-            head=head,
-            detail="error event before the first token",
-        )
+        return Answer(result=AttemptResult.UPSTREAM_FAULT, phase=Phase.HEAD, head=head, detail=trouble)
     return Answer(result=AttemptResult.OK, phase=Phase.STREAMING, head=head, call=call, framer=framer, held=held)

@@ -11,12 +11,13 @@ def error_answer(error: RequestError, origin: str, chance: random.Random) -> tup
     """Status, headers and OpenAI error JSON of `error`.
 
     `origin` is who runs this engine (`gir` or `agent`); it speaks unless the error names somebody further down.
+    The header `x-gir-origin` tells the tier above that no engine saw the request.
 
     Retry-After is whole seconds, never less than what the error says and spread upwards by a quarter, so that those
     turned away together do not return together.
     """
     row = error.kind.value
-    headers: Headers = [(b"content-type", b"application/json")]
+    headers: Headers = [(b"content-type", b"application/json"), (b"x-gir-origin", origin.encode())]
     if row.retry_after:
         wait_s = max(1, math.ceil(error.retry_after_s or 1.0))
         headers.append((b"retry-after", b"%d" % (wait_s + chance.randint(0, max(1, wait_s // 4)))))

@@ -214,6 +214,10 @@ class UpstreamCall:
         if self._link is not None:
             self._link.drop(self)
 
+    def give_up(self, error: UpstreamError) -> None:
+        """End the call from outside: close the upstream and raise `error` to whoever waits here."""
+        self._expire(error)
+
     # Towards the client's connection (exchange.Source)
 
     def pause(self) -> None:
