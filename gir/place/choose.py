@@ -9,16 +9,23 @@ _TIE_FLOOR_S = 0.005
 _by_score = attrgetter("score_s")
 
 
-def sub_draw(draw: float, phase: float, turn: int) -> float:
-    """An independent-looking draw in [0, 1) for one cluster, from the request's single draw."""
-    return (draw * turn + phase * 31.0) % 1.0
+_MASK = 0xFFFF_FFFF_FFFF_FFFF
+_FOR_WEIGHT = 0x9E37_79B9_7F4A_7C15
+_FOR_TIES = 0xD6E8_FEB8_6659_FD93
+
+
+def sub_draw(draw: float, salt: int, purpose: int) -> float:
+    """A cluster's own draw in [0, 1) for one purpose, from the request's single draw (splitmix64's finaliser)."""
+    mixed = (int(draw * 0x1_0000_0000_0000) ^ salt) * purpose & _MASK
+    mixed = (mixed ^ (mixed >> 32)) * 0xBF58_476D_1CE4_E5B9 & _MASK
+    return (mixed ^ (mixed >> 29)) / 18_446_744_073_709_551_616.0
 
 
 def hold_back(marks: list[Mark], draw: float) -> bool:
     """Mark the candidates that carry only a part of their share and are not drawn this time. True when any is."""
     any_held = False
     for mark in marks:
-        if mark.row.weight < 1.0 and sub_draw(draw, mark.row.phase, 7_919) >= mark.row.weight:
+        if mark.row.weight < 1.0 and sub_draw(draw, mark.row.salt, _FOR_WEIGHT) >= mark.row.weight:
             mark.held_back = any_held = True
     return any_held
 
@@ -33,7 +40,8 @@ def order(marks: list[Mark], *, draw: float, tie_share: float, adapter: bool) ->
     if hold_back(marks, draw):
         marks.sort(key=attrgetter("held_back"))
     best = marks[0]
-    bound_s = best.score_s + max(_TIE_FLOOR_S, tie_share * abs(best.score_s))
+    # Round trip and queue are the uncertain part; how long the prompt itself takes does not blur the comparison.
+    bound_s = best.score_s + max(_TIE_FLOOR_S, tie_share * (best.row.rtt_s + best.queue_s))
     if marks[1].score_s <= bound_s:
         _better_of_two(marks, draw, bound_s)
     return marks
@@ -52,7 +60,7 @@ def _better_of_two(marks: list[Mark], draw: float, bound_s: float) -> None:
             break
         if mark.held_back is not best.held_back or mark.row.resident is not best.row.resident:
             continue
-        at = sub_draw(draw, mark.row.phase, 104_729)
+        at = sub_draw(draw, mark.row.salt, _FOR_TIES)
         if at < first_at:
             first, second, first_at, second_at = mark, first, at, first_at
         elif at < second_at:

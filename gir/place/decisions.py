@@ -10,7 +10,7 @@ from gir.model.cluster import ClusterView
 from gir.model.decision import Candidate, Placement, TierView
 from gir.model.ids import RequestId, TierName
 from gir.model.request import InferenceRequest
-from gir.place.filters import POLICY_FILTERS, Moment, removed, unmet
+from gir.place.filters import Moment, forbids, removed, unmet
 from gir.place.roster import Roster
 from gir.place.score import Mark, terms, unknown
 from gir.place.tiers import TierLoad, TierShare
@@ -101,7 +101,6 @@ def nobody(decision: Decision, model_known: bool) -> Placement:
     """The placement when no cluster is left: why, whether that is policy or circumstance, and when to come back."""
     roster, now_s = decision.roster, decision.moment.now_s
     out = removed(roster.kind, roster.index, roster.view, decision.moment)
-    serving = [each for each in out if each.filter != "model"]
     waits = [
         row.backoff_until_s - now_s
         for row in roster.members.values()
@@ -111,7 +110,7 @@ def nobody(decision: Decision, model_known: bool) -> Placement:
         removed=out,
         reason=decision.reason or unmet(out, roster.kind.criticality),
         model_known=model_known,
-        forbidden=bool(serving) and all(each.filter in POLICY_FILTERS for each in serving),
+        forbidden=forbids(out, decision.moment.pinned),
         retry_after_s=min(waits) if waits else None,
         view_version=roster.view.version,
         policy_version=roster.index.policy.version,

@@ -12,7 +12,7 @@ from gir.model.ids import ClusterId
 from gir.model.request import Criticality, InferenceRequest
 from gir.place.roster import Kind, PolicyIndex, Row
 
-POLICY_FILTERS = frozenset({"residency", "tenant", "tier", "pin"})
+_POLICY_FILTERS = frozenset({"residency", "tenant", "tier"})
 """Filters that express what is allowed rather than what is possible now."""
 
 
@@ -46,7 +46,10 @@ def removed(kind: Kind, index: PolicyIndex, view: ClusterView, moment: Moment) -
     """Every cluster of the view that may not serve, with the first filter that says so."""
     out = []
     for state in view.clusters:
-        reason = lasting_reason(state, kind, index, view) or moment_reason(state, kind, view, moment)
+        if moment.pinned is not None and state.id != moment.pinned:
+            reason: tuple[str, str] | None = ("pin", f"the request is pinned to {moment.pinned}")
+        else:
+            reason = lasting_reason(state, kind, index, view) or moment_reason(state, kind, view, moment)
         if reason is not None:
             out.append(Removed(cluster=state.id, filter=reason[0], detail=reason[1]))
     return tuple(out)
@@ -86,8 +89,6 @@ def lasting_reason(state: ClusterState, kind: Kind, index: PolicyIndex, view: Cl
 
 def moment_reason(state: ClusterState, kind: Kind, view: ClusterView, moment: Moment) -> tuple[str, str] | None:
     """Filter and detail that take a cluster out for this one request; None when it passes."""
-    if moment.pinned is not None and state.id != moment.pinned:
-        return "pin", f"the request is pinned to {moment.pinned}"
     if state.id in moment.tried:
         return "tried", "an attempt of this request was already made here"
     pool = state.pools[view.base_of.get(kind.model, kind.model)]
@@ -96,6 +97,15 @@ def moment_reason(state: ClusterState, kind: Kind, view: ClusterView, moment: Mo
     if state.backoff_until_s > moment.now_s:
         return "backoff", f"asked for less work; back in {state.backoff_until_s - moment.now_s:.1f} s"
     return None
+
+
+def forbids(removed_now: tuple[Removed, ...], pinned: str | None) -> bool:
+    """Whether waiting cannot help, because what stands in the way is not allowed rather than not possible now."""
+    if pinned is not None:
+        own = next((each for each in removed_now if each.cluster == pinned), None)
+        return own is None or own.filter in _POLICY_FILTERS or own.filter == "model"
+    serving = [each for each in removed_now if each.filter != "model"]
+    return bool(serving) and all(each.filter in _POLICY_FILTERS for each in serving)
 
 
 def unmet(removed_now: tuple[Removed, ...], criticality: Criticality) -> str:

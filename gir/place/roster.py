@@ -76,8 +76,8 @@ class Row:
     """One eligible cluster as numbers. Times in seconds, rates turned into seconds per unit."""
 
     __slots__ = (
-        "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "ledger", "phase", "pool",
-        "resident", "rtt_s", "service_s", "slots_free", "slots_total", "state", "static_s", "suspect", "tier",
+        "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "ledger", "pool",
+        "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total", "state", "static_s", "suspect", "tier",
         "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
     )  # fmt: skip
 
@@ -100,8 +100,7 @@ class Row:
         """Position of its tier in the roster."""
         self.suspect = state.status is ClusterStatus.SUSPECT
         self.weight = state.weight
-        digest = xxhash.xxh3_64_intdigest(state.id.encode())
-        self.phase = (digest >> 32) / 2.0**32
+        self.salt = xxhash.xxh3_64_intdigest(state.id.encode())
         """Turns a request's one draw into a draw of this cluster's own."""
         self.backoff_until_s = state.backoff_until_s
         self.context_max = NO_LIMIT if pool.context_tokens_max is None else pool.context_tokens_max

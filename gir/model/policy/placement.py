@@ -68,7 +68,8 @@ class PlacementPolicy(Section, frozen=True, kw_only=True):
     adapter_load_s: Annotated[float, msgspec.Meta(ge=0.0, le=600.0)] = 1.0
     """Expected time to load an adapter that is not resident."""
     tie_share: Share = 0.05
-    """Candidates within this share of the best score (and 5 ms) count as equal: two of them are compared by load."""
+    """Candidates whose scores lie within this share of the best one's round trip and queue (and within 5 ms) count as
+    equal: two of them are compared by load."""
     hops_max: Annotated[int, msgspec.Meta(ge=1, le=16)] = 2
     """A request that has crossed this many routers is refused: somebody built a loop."""
     return_within_s: Seconds = 60.0
