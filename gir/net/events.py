@@ -14,13 +14,21 @@ _BOUNDARY = re.compile(rb"\n\r?\n")
 _RESPONSES_TERMINAL = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _MESSAGES_TERMINAL = frozenset({"message_stop"})
 
-MARKERS: Mapping[Api, tuple[bytes, ...]] = {
-    Api.MESSAGES: (b'"usage"', b"message_stop", b'"error"'),
-    Api.RESPONSES: (b'"response.completed"', b'"response.incomplete"', b'"response.failed"', b'"error"'),
+_MARKERS = {
+    Api.MESSAGES: re.compile(rb'"(?:usage"\s*:\s*\{|message_stop"|error")'),
+    Api.RESPONSES: re.compile(rb'"(?:response\.(?:completed|incomplete|failed)"|error"\s*:\s*\{|error"\s*,)'),
 }
-"""Bytes without which an event after the first token cannot matter: it is then neither split off nor parsed."""
-CHOICES_MARKERS = (b'"usage"', b'"finish_reason":"', b'"finish_reason": "', DONE, b'"error"')
-"""The same for chat, completions and everything shaped like them."""
+_CHOICES_MARKER = re.compile(rb'"(?:usage"\s*:\s*\{|finish_reason"\s*:\s*"|error"\s*:)')
+
+
+def marker_of(api: Api) -> re.Pattern[bytes]:
+    """What an event after the first token must hold to matter; without it, it is neither split off nor parsed.
+
+    Text cannot imitate a marker, for inside a JSON string every quote is escaped. All alternatives begin with the same
+    character, which lets the matcher skip to it at the speed of memchr.
+    """
+    return _MARKERS.get(api, _CHOICES_MARKER)
+
 
 
 def split_events(block: bytes) -> Iterator[bytes]:

@@ -211,12 +211,7 @@ class UpstreamLink(asyncio.Protocol):
         assert call is not None
         transport = self._transport
         assert transport is not None
-        if (
-            self.usable
-            and not transport.is_closing()
-            and self._keep_alive
-            and not transport.get_write_buffer_size()
-        ):
+        if self.usable and not transport.is_closing() and self._keep_alive and not transport.get_write_buffer_size():
             self.resume()
             self.idle_since_s = self._pool.clock.monotonic_s()
             self._pool.give_back(self)

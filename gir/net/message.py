@@ -8,9 +8,9 @@ class _Head:
 
     __slots__ = ("_first", "headers")
 
-    def __init__(self, headers: Headers) -> None:
+    def __init__(self, headers: Headers, first: dict[bytes, bytes] | None = None) -> None:
         self.headers = headers
-        self._first: dict[bytes, bytes] | None = None
+        self._first = first
 
     def get(self, name: bytes) -> bytes | None:
         """First value of header `name` (lower-case), or None."""
@@ -18,6 +18,12 @@ class _Head:
             # Reversed, so that of several equal names the first one stays.
             self._first = dict(reversed(self.headers))
         return self._first.get(name)
+
+    def drop(self, names: set[bytes]) -> None:
+        """Forget every header called one of `names`."""
+        if names:
+            self.headers = [header for header in self.headers if header[0] not in names]
+            self._first = None
 
 
 class RequestHead(_Head):
@@ -38,8 +44,10 @@ class RequestHead(_Head):
         headers: Headers,
         peer: str = "",
         peer_names: tuple[str, ...] = (),
+        first: dict[bytes, bytes] | None = None,
     ) -> None:
-        super().__init__(headers)
+        self.headers = headers
+        self._first = first
         self.method = method
         self.target = target
         self.path = path

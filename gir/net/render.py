@@ -14,32 +14,39 @@ _STATUS_LINES = {status.value: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.en
 _METHODS_WITHOUT_BODY = frozenset({"GET", "HEAD", "DELETE", "OPTIONS"})
 
 
-def header_block(headers: Headers) -> bytes:
-    """Header lines, each with its line end; raises ValueError on CR, LF or NUL in a name or value."""
-    block = b"".join([b"%b: %b\r\n" % header for header in headers])
-    # Counting line ends of the whole block is much cheaper than looking into every value.
-    if block.count(b"\n") != len(headers) or block.count(b"\r") != len(headers) or b"\0" in block:
-        raise ValueError("a header holds CR, LF or NUL: strip or refuse it before it is sent on")
-    return block
-
-
 def request_head(method: str, target: bytes, host: bytes, headers: Headers, body_length: int) -> bytes:
     """Request line, Host, `headers` and Content-Length, up to and with the empty line.
 
     `headers` must hold neither Host nor framing; raises ValueError on characters that could split a message.
     """
-    line = b"%b %b HTTP/1.1\r\nhost: %b\r\n" % (method.encode("ascii"), target, host)
-    if line.count(b"\n") != 2 or line.count(b"\r") != 2 or line.count(b" ") != 3 or b"\0" in line:
-        raise ValueError(f"request line {method} {target!r} to host {host!r} holds a space or control character")
+    if b" " in target or not target:
+        raise ValueError(f"request target {target!r} is empty or holds a space: percent-encode it")
+    head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode("ascii"), target, host, _lines(headers))
+    _check(head, len(headers) + 2)
     if body_length or method not in _METHODS_WITHOUT_BODY:
-        return b"%b%bcontent-length: %d\r\n\r\n" % (line, header_block(headers), body_length)
-    return b"%b%b\r\n" % (line, header_block(headers))
+        return b"%bcontent-length: %d\r\n\r\n" % (head, body_length)
+    return head + b"\r\n"
 
 
 def response_head(status: int, headers: Headers, framing: bytes) -> bytes:
-    """Status line, `headers` and the `framing` lines (Content-Length, CHUNKED, CLOSE), with the empty line."""
+    """Status line, `headers` and the `framing` lines (Content-Length, CHUNKED, CLOSE), with the empty line.
+
+    Raises ValueError on characters that could split a message.
+    """
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-    return b"%b%b%b\r\n" % (line, header_block(headers), framing)
+    head = line + _lines(headers)
+    _check(head, len(headers) + 1)
+    return b"%b%b\r\n" % (head, framing)
+
+
+def _lines(headers: Headers) -> bytes:
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
+
+
+def _check(head: bytes, lines: int) -> None:
+    """Counting the line ends of a whole head is much cheaper than looking into every value."""
+    if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
+        raise ValueError("a header holds CR, LF or NUL: strip or refuse it before it is sent on")
 
 
 def chunk(data: bytes) -> bytes:

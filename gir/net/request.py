@@ -19,7 +19,7 @@ CHUNKED = -1
 """Body length that stands for "chunked: known when it ends"."""
 
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
-_FRAMING = frozenset({b"host", b"content-length", b"transfer-encoding", b"connection", b"expect", b"content-encoding"})
+_ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")
 _SCHEME = re.compile(rb"https?://([^/?#@]+)", re.IGNORECASE)
 _UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
@@ -58,39 +58,56 @@ def bad_framing(why: str) -> RequestError:
 
 def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> ParsedRequest:
     """Read the head `raw`, which ends with its empty line; raises RequestError, after which the connection closes."""
-    headers = _read_headers(raw, limits)
+    headers, first = _read_headers(raw, limits)
     line = raw[: raw.find(b"\r\n")].split(b" ")
     if len(line) != 3:
         raise bad_framing("the request line must be METHOD TARGET VERSION, one space apart")
-    method = _METHODS.get(line[0])
+    method_name, target, version = line
+    method = _METHODS.get(method_name)
     if method is None:
-        raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"method {line[0].decode('ascii')} is not served here")
-    http10 = line[2] == b"HTTP/1.0"
-    if not http10 and line[2] != b"HTTP/1.1":
+        raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"method {method_name.decode('ascii')} is not served here")
+    http10 = version == b"HTTP/1.0"
+    if not http10 and version != b"HTTP/1.1":
         raise bad_framing("only HTTP/1.1 and HTTP/1.0 are spoken here")
-    target = line[1]
     if len(target) > limits.target_bytes_max:
         raise RequestError(
             ErrorKind.HEADERS_TOO_LARGE, f"the request target exceeds {limits.target_bytes_max} bytes: shorten it"
         )
-    return _framed(method, target, http10, headers, peer, peer_names)
+    path, query = _split_target(method, target)
+    head = RequestHead(method, target, path, query, headers, peer, peer_names, first)
+    return _framed(head, first, http10)
 
 
-def _read_headers(raw: bytes, limits: ServerLimits) -> Headers:
-    """Header list in lower case, after llhttp accepted the whole head."""
-    fields: dict[bytes, bytes] = {}
-    _run_parser(raw, fields.setdefault)
-    headers = [(name.lower(), value) for name, value in fields.items()]
-    count = raw.count(b"\r\n") - 2
+def _read_headers(raw: bytes, limits: ServerLimits) -> tuple[Headers, dict[bytes, bytes]]:
+    """Headers as a list and by name, in lower case, after llhttp accepted the whole head."""
+    count = raw.count(b"\n") - 2
     if count > limits.headers_max:
         raise RequestError(
             ErrorKind.HEADERS_TOO_LARGE, f"{count} headers exceed the {limits.headers_max} allowed: send fewer"
         )
-    if len(headers) != count:
+    fields: dict[bytes, bytes] = {}
+    _run_parser(raw, fields.setdefault)
+    headers = [(name.lower(), value) for name, value in fields.items()]
+    first = dict(headers)
+    if len(first) != count:
         # A dictionary's own method collects without a call into Python; only repeated names need the slower way.
         headers.clear()
         _run_parser(raw, lambda name, value: headers.append((name.lower(), value)))
-    return headers
+        first = _first_values(headers)
+    return headers, first
+
+
+def _first_values(headers: Headers) -> dict[bytes, bytes]:
+    """Index of headers with repeated names; those that frame the message or the hop must not be repeated."""
+    first: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name not in first:
+            first[name] = value
+        elif name == b"connection":
+            first[name] += b"," + value
+        elif name in _ONCE:
+            raise bad_framing(f"more than one {name.decode('ascii')} header")
+    return first
 
 
 def _run_parser(raw: bytes, on_header: Callable[[bytes, bytes], object]) -> None:
@@ -104,37 +121,33 @@ def _run_parser(raw: bytes, on_header: Callable[[bytes, bytes], object]) -> None
         raise bad_framing(str(error)) from None
 
 
-def _framed(
-    method: str, target: bytes, http10: bool, headers: Headers, peer: str, peer_names: tuple[str, ...]
-) -> ParsedRequest:
-    """Judge Host, lengths, Connection and Expect, and put the head together."""
-    path, query = _split_target(method, target)
-    head = RequestHead(method, target, path, query, headers, peer, peer_names)
-    parsed = ParsedRequest(head, body_length=0, keep_alive=not http10, http10=http10)
-    hosts = 0
-    for name, value in headers:
-        if name not in _FRAMING:
-            continue
-        if name == b"host":
-            hosts += 1
-            if not _HOST.fullmatch(value):
-                raise bad_framing("Host must be a name or address with an optional port")
-        elif name == b"content-length":
-            parsed.body_length = int(value)
-        elif name == b"transfer-encoding":
-            if value.lower() != b"chunked" or http10:
-                raise bad_framing("the only transfer coding accepted is chunked, in HTTP/1.1")
-            parsed.body_length = CHUNKED
-        elif name == b"connection":
-            _obey_connection(parsed, value)
-        elif name == b"content-encoding":
-            parsed.body_encoded |= value.lower() != b"identity"
-        elif value.lower() == b"100-continue":
-            parsed.expects_continue = not http10
-        else:
+def _framed(head: RequestHead, first: dict[bytes, bytes], http10: bool) -> ParsedRequest:
+    """Judge what frames the message: Host, lengths, Connection, Expect."""
+    host = first.get(b"host")
+    if host is None:
+        if not http10:
+            raise bad_framing("the Host header is missing")
+    elif not _HOST.fullmatch(host):
+        raise bad_framing("Host must be a name or address with an optional port")
+    coding = first.get(b"transfer-encoding")
+    if coding is None:
+        body_length = int(first.get(b"content-length", 0))
+    elif coding.lower() == b"chunked" and not http10:
+        body_length = CHUNKED
+    else:
+        raise bad_framing("the only transfer coding accepted is chunked, in HTTP/1.1")
+    parsed = ParsedRequest(head, body_length=body_length, keep_alive=not http10, http10=http10)
+    connection = first.get(b"connection")
+    if connection is not None and connection != b"keep-alive":
+        _obey_connection(parsed, connection)
+    encoding = first.get(b"content-encoding")
+    if encoding is not None:
+        parsed.body_encoded = encoding.lower() != b"identity"
+    expectation = first.get(b"expect")
+    if expectation is not None:
+        if expectation.lower() != b"100-continue":
             raise bad_framing("the only expectation understood is 100-continue")
-    if hosts != 1 and (hosts or not http10):
-        raise bad_framing("exactly one Host header is needed")
+        parsed.expects_continue = not http10
     return parsed
 
 
@@ -143,9 +156,7 @@ def _obey_connection(parsed: ParsedRequest, value: bytes) -> None:
     tokens = {token.strip().lower() for token in value.split(b",")}
     if b"close" in tokens:
         parsed.keep_alive = False
-    dropped = tokens - _UNTOUCHABLE
-    if dropped:
-        parsed.head.headers = [header for header in parsed.head.headers if header[0] not in dropped]
+    parsed.head.drop(tokens - _UNTOUCHABLE)
 
 
 def _split_target(method: str, target: bytes) -> tuple[str, str]:

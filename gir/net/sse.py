@@ -11,14 +11,13 @@ import msgspec
 
 from gir.model.request import Api, Usage
 from gir.net.events import (
-    CHOICES_MARKERS,
     DONE,
-    MARKERS,
     error_bytes,
     finished_choices,
     is_content,
     is_error,
     is_terminal,
+    marker_of,
     parse_payload,
     payload_of,
     split_events,
@@ -32,6 +31,8 @@ __all__ = ["EVENT_BYTES_MAX", "EventFramer", "StreamIdentity", "error_bytes"]
 
 EVENT_BYTES_MAX = 1_048_576
 _SECOND = 2
+_OBJECT_ENDS = (b"}\n\n", b"}\r\n\r\n")
+"""How a block ends whose last event is an object; `[DONE]`, comments and half events end otherwise."""
 
 
 class StreamIdentity(msgspec.Struct, frozen=True):
@@ -47,7 +48,8 @@ class EventFramer:
 
     A half event is held back, so that a cut stream never leaks a broken one. `hide_usage` removes the usage-only
     chunk that was asked for on the client's behalf. `choices` (the request's `n`) says how many finish reasons prove
-    the end. `keep_text` collects the text of the first choice, at the price of parsing every event.
+    the end. `keep_text` collects the text of the first choice, at the price of parsing every event. `hide_late_error`
+    keeps an error that breaks the stream from the client, for a caller that means to mend it.
     """
 
     __slots__ = (
@@ -56,7 +58,7 @@ class EventFramer:
         "_event_bytes_max",
         "_finished",
         "_held",
-        "_markers",
+        "_marker",
         "_raw",
         "_text",
         "_unfinished",
@@ -64,6 +66,7 @@ class EventFramer:
         "error_event",
         "events",
         "finish_reason",
+        "hide_late_error",
         "hide_usage",
         "identity",
         "keep_text",
@@ -77,13 +80,14 @@ class EventFramer:
         api: Api,
         *,
         hide_usage: bool = False,
+        hide_late_error: bool = False,
         event_bytes_max: int = EVENT_BYTES_MAX,
         keep_text: bool = False,
         choices: int = 1,
     ) -> None:
         self._api = api
         self._event_bytes_max = event_bytes_max
-        self._markers = MARKERS.get(api, CHOICES_MARKERS)
+        self._marker = marker_of(api).search
         self._held = bytearray()
         self._raw = False
         """In the middle of an event too large to be held: bytes pass until it ends."""
@@ -93,12 +97,13 @@ class EventFramer:
         self._finished: set[int] = set()
         self._unfinished = choices
         self.hide_usage = hide_usage
+        self.hide_late_error = hide_late_error
         self.keep_text = keep_text
         self.content_seen = False
         self.error_event: bytes | None = None
         """Data of an error event that came before any content."""
         self.late_error: bytes | None = None
-        """Data of an error event that came after content; it has been passed on."""
+        """Data of an error event that came after content; passed on unless `hide_late_error`."""
         self.terminal_seen = False
         """The stream has proved its own end."""
         self.events = 0
@@ -118,8 +123,11 @@ class EventFramer:
 
     def feed(self, data: bytes) -> bytes:
         """Take bytes of the body; the whole events that may go on (the same object, when nothing stands in the way)."""
-        if not self._held and not self._raw and data.endswith((b"\n\n", b"\n\r\n")):
-            return self._judge(data)
+        if data.endswith(_OBJECT_ENDS) and not self._held and not self._careful:
+            if self._marker(data) is not None:
+                return self._examine(data)
+            self.events += data.count(b"\ndata:") + data.startswith(b"data:")
+            return data
         return self._feed_slowly(data)
 
     def end(self) -> bytes:
@@ -178,11 +186,8 @@ class EventFramer:
 
     def _judge(self, block: bytes) -> bytes:
         """Note what whole events mean; `block` itself unless something in it is hidden."""
-        if self._careful:
+        if self._careful or not block.endswith(_OBJECT_ENDS) or self._marker(block) is not None:
             return self._examine(block)
-        for marker in self._markers:
-            if marker in block:
-                return self._examine(block)
         self.events += block.count(b"\ndata:") + block.startswith(b"data:")
         return block
 
@@ -206,11 +211,11 @@ class EventFramer:
             return True
         chunk = parse_payload(payload)
         if is_error(chunk):
-            if self.content_seen:
-                self.late_error = payload
-            else:
+            if not self.content_seen:
                 self.error_event = payload
-            return True
+                return True
+            self.late_error = payload
+            return not self.hide_late_error
         fields = usage_fields(chunk)
         if fields is not None:
             self.usage = merge_usage(self.usage, fields)
