@@ -4,7 +4,7 @@ Two rules. Everything that affects a transition is in `TABLE`; and the only time
 monotonic clock, read when the beat came in. The sender's clock never enters, so it may be wrong by years.
 
 States
-    UNHEARD  a stream was opened, no beat yet: we know the name, nothing else
+    UNHEARD  a new boot epoch said Hello, no beat of it yet: a process lives, its capacity is unknown
     FRESH    a beat came within `suspect_after_s`
     SUSPECT  silence longer than that, or the stream broke: no new work while others have room
     DEAD     silence longer than `dead_after_s`
@@ -55,11 +55,11 @@ class Signal(enum.Enum):
 _U, _F, _S, _D, _G = Beats.UNHEARD, Beats.FRESH, Beats.SUSPECT, Beats.DEAD, Beats.GONE
 
 TABLE: dict[Signal, dict[Beats, Beats]] = {
-    # A Hello proves a process, not a capacity: only beats make a cluster fresh.
-    Signal.HELLO: {_U: _U, _F: _F, _S: _S, _D: _D, _G: _S},
+    # Whatever the epoch before it was, its state says nothing about this one.
+    Signal.HELLO: {_U: _U, _F: _U, _S: _U, _D: _U, _G: _U},
     Signal.BEAT: {_U: _F, _F: _F, _S: _F, _D: _F, _G: _F},
-    Signal.LOST: {_U: _U, _F: _S, _S: _S, _D: _D, _G: _G},
-    Signal.SILENT: {_U: _U, _F: _S, _S: _S, _D: _D, _G: _G},
+    Signal.LOST: {_U: _S, _F: _S, _S: _S, _D: _D, _G: _G},
+    Signal.SILENT: {_U: _S, _F: _S, _S: _S, _D: _D, _G: _G},
     # A sweep may come late and skip SUSPECT.
     Signal.SILENT_LONG: {_U: _D, _F: _D, _S: _D, _D: _D, _G: _G},
     Signal.GOODBYE: {_U: _G, _F: _G, _S: _G, _D: _G, _G: _G},
@@ -92,9 +92,7 @@ class BeatDetector:
                 return f"epoch {epoch} has said goodbye"
             self.streams += 1
             return ""
-        self.epoch, self.seq, self.streams = epoch, -1, 1
-        if self.state in (Beats.UNHEARD, Beats.GONE):
-            self.heard_s = now_s
+        self.epoch, self.seq, self.streams, self.heard_s = epoch, -1, 1, now_s
         self._move(Signal.HELLO)
         return ""
 
@@ -153,5 +151,5 @@ class BeatDetector:
 
     def _move(self, signal: Signal) -> None:
         self.state = TABLE[signal][self.state]
-        if self.state is not Beats.FRESH or signal is Signal.HELLO:
+        if self.state is not Beats.FRESH:
             self.streak = 0

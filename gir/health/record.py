@@ -43,14 +43,14 @@ class ClusterRecord:
     """Everything the registry knows of one cluster. Times are monotonic seconds."""
 
     __slots__ = (
-        "_before_loss",
+        "_before_silence",
         "_breaker_alone",
-        "_ramp_before_loss_s",
         "beat_s",
         "beats",
         "breaker",
         "cause",
         "condition",
+        "excused",
         "flaps",
         "hello",
         "hold_until_s",
@@ -92,6 +92,8 @@ class ClusterRecord:
         self.flaps = 0
         self.spared = False
         """Lost together with too many others to be written off: SUSPECT for longer before DEAD."""
+        self.excused = False
+        """Everybody is silent, so silence is held against nobody."""
         self.last_resort = False
         """Nobody else is left for one of its models, so it stays usable whatever its health."""
         self.intent = Intent.SERVE
@@ -105,10 +107,10 @@ class ClusterRecord:
         self.beat_s: float | None = None
         self.rtt_s: float | None = None
         self.published: ClusterState | None = None
-        self._before_loss = Standing.NEW
         self._breaker_alone = False
         """Since the loss nothing but the breaker has objected."""
-        self._ramp_before_loss_s = now_s
+        self._before_silence = (Standing.NEW, now_s)
+        """Standing and its begin when it fell silent."""
 
     def use_policy(self, policy: HealthPolicy) -> None:
         """Judge by `policy` from now on."""
@@ -136,17 +138,17 @@ class ClusterRecord:
     @property
     def silent(self) -> bool:
         """Lost for want of signals: the only loss that could be the observer's fault."""
-        return self.cause in (Cause.BEATS, Cause.PROBE) and self.probes.state is not Probes.REFUSED
+        return self.silent_since_s is not None
 
     @property
     def heard(self) -> bool:
         """Its signals arrive, whatever its breaker thinks of the answers."""
-        return self.cause in (Cause.NONE, Cause.BREAKER) and self.beats.state is Beats.FRESH
+        return self.beats.state is Beats.FRESH and not self.silent and self.doubtful
 
     @property
     def doubtful(self) -> bool:
         """Not gone by its own word: it may still answer."""
-        return self.cause is not Cause.GOODBYE and self.probes.state is not Probes.REFUSED
+        return self.beats.state is not Beats.GONE and self.probes.state is not Probes.REFUSED
 
     def alive_s(self, now_s: float) -> float:
         """When it was last heard of."""
@@ -173,13 +175,17 @@ class ClusterRecord:
         """Let time speak to the detectors. True when what they say together has changed."""
         self.beats.tick(now_s, pardoned=pardoned)
         self.breaker.tick(now_s)
-        before = (self.cause, self.silent_since_s is None)
-        self.cause = self.objection
-        if not self.silent:
+        before = (self.cause, self.silent)
+        objection = self.objection
+        if objection not in (Cause.BEATS, Cause.PROBE) or not self.doubtful:
             self.silent_since_s = None
         elif self.silent_since_s is None:
             self.silent_since_s = now_s
-        return before != (self.cause, self.silent_since_s is None)
+            self._before_silence = (self.standing, self.since_s)
+        if self.excused and self.silent:
+            objection = Cause.NONE if self.breaker.gate is Gate.CLOSED else Cause.BREAKER
+        self.cause = objection
+        return before != (self.cause, self.silent)
 
     def step(self, now_s: float, *, among_the_first: bool) -> bool:
         """Move to where the detectors say it stands; True if it moved.
@@ -200,15 +206,27 @@ class ClusterRecord:
 
     def close_breaker(self, now_s: float) -> None:
         """Its breaker closed: if nothing else objects, the ejection was waiting time enough."""
-        self.cause = self.objection
+        self.assess(now_s)
         if self.standing is Standing.LOST and self.cause is Cause.NONE and self._breaker_alone:
             self._stand(Standing.RAMPING, now_s)
 
-    def acquit(self) -> None:
-        """Take back a loss that turned out to be the observer's fault."""
-        if self.standing is Standing.LOST and self._before_loss in WORKING:
-            self.standing, self.since_s = self._before_loss, self._ramp_before_loss_s
-            self.flaps = max(0, self.flaps - 1)
+    def excuse(self, now_s: float) -> None:
+        """Its silence is the observer's fault: take back what was done about it. The breaker keeps its say."""
+        if self.excused:
+            return
+        self.excused = True
+        standing, since_s = self._before_silence
+        if self.standing is Standing.LOST and standing is not Standing.NEW:
+            self.standing, self.since_s = standing, since_s
+            self.flaps -= standing in WORKING and self.flaps > 0
+        self.assess(now_s)
+
+    def accuse(self, now_s: float) -> None:
+        """The observer hears again: from now on silence counts once more, from zero."""
+        self.excused = False
+        self.beats.reprieve(now_s)
+        self.probes.reprieve()
+        self.assess(now_s)
 
     def grant(self, gap_s: float, now_s: float) -> None:
         """The observer was away for `gap_s` seconds: to it, that time did not pass."""
@@ -217,11 +235,6 @@ class ClusterRecord:
         if self.standing is Standing.RAMPING:
             self.since_s = min(now_s, self.since_s + gap_s)
         self.hold_until_s += gap_s
-
-    def reprieve(self, now_s: float) -> None:
-        """Start detection anew: the silence so far was the observer's fault."""
-        self.beats.reprieve(now_s)
-        self.probes.reprieve()
 
     def weight(self, now_s: float, *, fail_open: bool) -> float:
         """Share of its normal traffic it may have, 0 to 1 in steps of 0.01. A SUSPECT with weight is second choice."""
@@ -237,7 +250,7 @@ class ClusterRecord:
                 share *= freshness(self.beats.silence_s(now_s), self.policy)
         elif self.standing in (Standing.PROVING, Standing.HOLDING) or self.on_probation:
             share *= self.policy.ramp_floor
-        elif self.silent and self.status(now_s) is ClusterStatus.SUSPECT and self._may_answer:
+        elif self.standing is Standing.LOST and self.silent and self._may_answer(now_s):
             # It helps out while the others have no room, less with each second.
             share *= freshness(self.beats.silence_s(now_s), self.policy)
         else:
@@ -256,13 +269,12 @@ class ClusterRecord:
             return ClusterStatus.HEALTHY
         if self.standing is Standing.RAMPING or self.on_probation:
             return ClusterStatus.RAMPING
-        if self.standing is Standing.NEW and self.cause is Cause.NONE:
+        if self.standing is Standing.NEW and self.cause is Cause.NONE and not self.last_resort:
             return ClusterStatus.UNKNOWN
-        if self.last_resort or self.beats.state not in (Beats.DEAD, Beats.GONE):
+        silenced = self.cause in (Cause.BEATS, Cause.PROBE) and self.beats.state is Beats.DEAD
+        if self.last_resort or not (silenced or self.cause is Cause.GOODBYE):
             return ClusterStatus.SUSPECT
-        if self.spared and now_s - self.lost_s < self.policy.failover_bound_s:
-            return ClusterStatus.SUSPECT
-        return ClusterStatus.DEAD
+        return ClusterStatus.SUSPECT if self._spared(now_s) else ClusterStatus.DEAD
 
     def backoff_until_s(self) -> float:
         """When it may be asked again: the end of its ejection or of its `Retry-After`."""
@@ -318,7 +330,7 @@ class ClusterRecord:
         return self.cause in (Cause.BEATS, Cause.PROBE) and self.condition is not Condition.DRAINING
 
     def _rise(self, now_s: float, *, among_the_first: bool) -> None:
-        if self.standing is Standing.NEW:
+        if self.standing is Standing.NEW and self.names:  # before it has a slot there is nothing to trust it with
             if among_the_first and self.beats.state is Beats.FRESH:
                 self._stand(Standing.SERVING, now_s)
             elif self.proven:
@@ -335,15 +347,18 @@ class ClusterRecord:
         if self.flaps and self.standing is Standing.SERVING and now_s - self.since_s >= self.policy.flap_window_s:
             self.flaps = 0
 
-    @property
-    def _may_answer(self) -> bool:
+    def _spared(self, now_s: float) -> bool:
+        return self.spared and now_s - self.lost_s < self.policy.failover_bound_s
+
+    def _may_answer(self, now_s: float) -> bool:
         """Nothing is known against its data path, or so many are silent that what is known is in doubt."""
-        return self.spared or self.probes.state is not Probes.MISSED
+        if self.breaker.gate is not Gate.CLOSED:
+            return False
+        return (self.beats.state is Beats.SUSPECT and self.probes.state is not Probes.MISSED) or self._spared(now_s)
 
     def _fall(self, now_s: float) -> None:
         by_breaker = self.cause is Cause.BREAKER
         if self.standing in WORKING:
-            self._before_loss, self._ramp_before_loss_s = self.standing, self.since_s
             self._breaker_alone = True
             self.lost_s = now_s
             # Somebody who leaves with a goodbye, or under maintenance, did not flap.

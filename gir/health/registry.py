@@ -114,15 +114,15 @@ class Registry:
             return ignored
         if self._first_beat_s is None:
             self._first_beat_s = now_s
-        opened = record.condition is not Condition.SERVING and beat.condition is Condition.SERVING
+        turned = record.condition is not beat.condition
         record.condition = beat.condition
         record.warnings = beat.warnings
         record.beat_s = now_s
         record.pools = {pool.model: pool for pool in beat.pools}
         names = frozenset(names_of(pool for pool in beat.pools if pool.slots_total > 0))
-        self._upheaval |= opened or names != record.names
+        self._upheaval |= turned or names != record.names
         record.names = names
-        if opened and not self._among_the_first(record, now_s):
+        if turned and beat.condition is Condition.SERVING and not self._among_the_first(record, now_s):
             record.ramp(now_s)
         self._settle(record, now_s)
         return ""
@@ -248,9 +248,8 @@ class Registry:
             records = list(self._records.values())
             self._judge(now_s)
         for record in records:
-            if not self._frozen(record):
-                first = record.standing is Standing.NEW and self._among_the_first(record, now_s)
-                self._upheaval |= record.step(now_s, among_the_first=first)
+            first = record.standing is Standing.NEW and self._among_the_first(record, now_s)
+            self._upheaval |= record.step(now_s, among_the_first=first)
         if self._upheaval:
             choose_last_resorts(self._records.values(), self._policy, now_s)
             records = self._records.values()
@@ -312,25 +311,22 @@ class Registry:
             together = record.hello.cluster in self._judgement.recent
             record.spared = together or (record.spared and record.silent)
             if self.fail_open and together:
-                record.acquit()
-            elif before.fail_open and not self.fail_open and record.silent and record.hello.cluster in before.recent:
-                record.reprieve(now_s)
-                record.assess(now_s)
+                record.excuse(now_s)
+            elif record.excused and not self.fail_open:
+                record.accuse(now_s)
         if before.fail_open is not self.fail_open:
             words = ("closed", "open") if self.fail_open else ("open", "closed")
             self._emit(now_s, EventKind.FAIL_OPEN, None, *words, cause=Cause.OBSERVER)
 
-    def _frozen(self, record: ClusterRecord) -> bool:
-        return self.fail_open and record.silent and record.hello.cluster in self._judgement.recent
-
     def _among_the_first(self, record: ClusterRecord, now_s: float) -> bool:
-        """Nobody was serving before it: this router has just started, or there is nobody else.
+        """Nobody was serving its models before it: this router has just started, or there is nobody else.
 
         A restarted router hears the whole fleet anew within seconds; ramping all of it would only shed requests.
         """
         if self._first_beat_s is None or now_s - self._first_beat_s <= self._policy.dead_after_s:
             return True
-        return not any(other.working for other in self._records.values() if other is not record)
+        others = (other for other in self._records.values() if other.working and other is not record)
+        return not any(other.names & record.names for other in others)
 
     def _publish(self, records: Iterable[ClusterRecord], now_s: float) -> ClusterView:
         """Swap the view if anything in it changed."""
@@ -348,9 +344,7 @@ class Registry:
 
     def _state(self, record: ClusterRecord, now_s: float) -> ClusterState:
         before = record.published
-        state = record.state(
-            now_s, reason=report.reason(record, now_s, fail_open=self.fail_open), fail_open=self.fail_open
-        )
+        state = record.state(now_s, reason=report.reason(record, now_s), fail_open=self.fail_open)
         record.published = state
         old = before.status if before else ClusterStatus.UNKNOWN
         if old is not state.status and record.intent is not Intent.MAINTENANCE:

@@ -12,11 +12,11 @@ from gir.model.beat import Condition
 from gir.model.cluster import Intent
 
 
-def reason(record: ClusterRecord, now_s: float, *, fail_open: bool = False) -> str:
+def reason(record: ClusterRecord, now_s: float) -> str:
     """Why status and weight are what they are, in one line; '' when all is well."""
     parts = [_doors(record), _standing(record, now_s)]
-    if fail_open and record.silent:
-        parts.append(f"fail open: {_objection(record, now_s)}")
+    if record.excused and record.silent:
+        parts.append(f"fail open: {_objection(record, record.objection, now_s)}")
     if record.last_resort:
         parts.append("last resort")
     if record.spared and record.standing is Standing.LOST:
@@ -40,16 +40,18 @@ def _standing(record: ClusterRecord, now_s: float) -> str:
     policy = record.policy
     match record.standing:
         case Standing.NEW if record.cause is Cause.NONE:
-            return _proof(record) if record.beats.state is Beats.FRESH else "no beat yet"
+            if record.beats.state is not Beats.FRESH:
+                return "no beat yet"
+            return _proof(record) if record.names else "no slots yet"
         case Standing.NEW | Standing.LOST:
-            return _objection(record, now_s)
+            return _objection(record, record.cause, now_s)
         case Standing.PROVING:
             return _proof(record)
         case Standing.HOLDING:
             return f"hold-down {max(0.0, record.hold_until_s - now_s):.1f}s (flap {record.flaps})"
         case Standing.RAMPING:
             return f"ramp {now_s - record.since_s:.1f}s of {policy.ramp_s:g}s"
-        case Standing.SERVING:
+        case _:
             return ""
 
 
@@ -61,8 +63,8 @@ def _proof(record: ClusterRecord) -> str:
     return f"{beats}, probes {min(record.probes.streak, policy.recover_probes)}/{policy.recover_probes}"
 
 
-def _objection(record: ClusterRecord, now_s: float) -> str:
-    match record.cause:
+def _objection(record: ClusterRecord, cause: Cause, now_s: float) -> str:
+    match cause:
         case Cause.GOODBYE:
             return "said goodbye"
         case Cause.BEATS if not record.beats.streams and record.beats.state is Beats.SUSPECT:
@@ -73,10 +75,8 @@ def _objection(record: ClusterRecord, now_s: float) -> str:
             return "probe refused"
         case Cause.PROBE:
             return f"probes missed {record.probes.misses}"
-        case Cause.BREAKER:
-            return _breaker(record, now_s)
         case _:
-            return ""
+            return _breaker(record, now_s)
 
 
 def _breaker(record: ClusterRecord, now_s: float) -> str:
@@ -93,9 +93,7 @@ def line(records: Iterable[ClusterRecord], now_s: float, *, fail_open: bool) -> 
     for record in records:
         status = record.status(now_s).name
         weight = record.weight(now_s, fail_open=fail_open)
-        entries.append(
-            f"{record.hello.cluster}:{status} w={weight:.2f} {reason(record, now_s, fail_open=fail_open)}".rstrip()
-        )
+        entries.append(f"{record.hello.cluster}:{status} w={weight:.2f} {reason(record, now_s)}".rstrip())
     return ("FAIL OPEN " if fail_open else "") + (" | ".join(entries) or "no clusters")
 
 
@@ -111,7 +109,7 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
         "version": hello.version,
         "status": record.status(now_s).value,
         "weight": record.weight(now_s, fail_open=fail_open),
-        "reason": reason(record, now_s, fail_open=fail_open),
+        "reason": reason(record, now_s),
         "standing": record.standing.value,
         "cause": record.cause.value,
         "since_s": round(now_s - record.since_s, 1),
