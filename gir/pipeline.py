@@ -120,7 +120,7 @@ class Pipeline:
             request,
             scope.policy,
             outgoing,
-            head_for=self._head_writer(exchange, scope, len(outgoing)),
+            head_for=self._head_writer(exchange, scope),
             headers_for=self._header_writer(scope),
         )
         report = await stages.dispatcher.run(exchange, job, scope)
@@ -144,10 +144,10 @@ class Pipeline:
             raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"{head.method} {head.path[:80]}: use POST")
         return api
 
-    def _head_writer(self, exchange: Exchange, scope: Scope, body_bytes: int) -> Callable[[Candidate], bytes]:
+    def _head_writer(self, exchange: Exchange, scope: Scope) -> Callable[[Candidate, int], bytes]:
         stages = self._stages
 
-        def write(candidate: Candidate) -> bytes:
+        def write(candidate: Candidate, body_bytes: int) -> bytes:
             return requesting.upstream_head(
                 exchange.head, scope, candidate, stages.credential_for(candidate.cluster), body_bytes, stages.clock
             )

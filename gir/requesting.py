@@ -10,12 +10,12 @@ import msgspec
 
 from gir.clock import Clock
 from gir.forward.answer import Answer, AttemptPlan
-from gir.forward.dispatch import Job
 from gir.forward.heads import forwarded
+from gir.forward.job import Job
 from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId, RequestId
-from gir.model.policy import PolicySnapshot
+from gir.model.policy import ModelPolicy, PolicySnapshot
 from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.net.exchange import Exchange
@@ -31,6 +31,24 @@ _endpoint = functools.lru_cache(maxsize=4096)(Endpoint.parse)
 _CLASSES = {item.label.encode(): item for item in Criticality}
 _USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose streams carry usage only when `stream_options.include_usage` asks for it."""
+
+
+class _Models:
+    """Model entries of the policy in use, by name."""
+
+    def __init__(self) -> None:
+        self._policy = PolicySnapshot()
+        self._entries: dict[ModelId, ModelPolicy] = {}
+
+    def of(self, policy: PolicySnapshot, model: ModelId) -> ModelPolicy | None:
+        """The entry of `model`, if the policy has one."""
+        if policy is not self._policy:
+            self._policy = policy
+            self._entries = {entry.name: entry for entry in policy.models}
+        return self._entries.get(model)
+
+
+_models = _Models()
 
 
 class Asked(msgspec.Struct, kw_only=True):
@@ -144,11 +162,13 @@ def job(
     request: InferenceRequest,
     policy: PolicySnapshot,
     body: bytes,
-    head_for: Callable[[Candidate], bytes],
+    head_for: Callable[[Candidate, int], bytes],
     headers_for: Callable[[Candidate, int, Answer], Headers],
 ) -> Job:
     """What the dispatcher needs to send `body` wherever the request goes."""
     forward = policy.forward
+    entry = _models.of(policy, request.model)
+    hedge_after_s = entry.hedge_after_s if entry is not None else None
     plan = AttemptPlan(
         api=asked.api,
         body=body,
@@ -160,8 +180,20 @@ def job(
         ),
         response_bytes_max=forward.response_bytes_max,
         hide_usage=_usage_is_ours(asked),
+        resumable=entry is not None
+        and entry.resume
+        and asked.api is Api.CHAT
+        and request.stream
+        and asked.peek.resumable,
     )
-    return Job(plan=plan, policy=forward, deadline_s=request.deadline_s, head_for=head_for, headers_for=headers_for)
+    return Job(
+        plan=plan,
+        policy=forward,
+        deadline_s=request.deadline_s,
+        head_for=head_for,
+        headers_for=headers_for,
+        hedge_after_s=forward.hedge_after_s if hedge_after_s is None else hedge_after_s,
+    )
 
 
 def body_for(asked: Asked, model: ModelId) -> bytes:

@@ -24,7 +24,7 @@ class Scope:
 
     __slots__ = (
         "_closed",
-        "_dispatch",
+        "_dispatches",
         "_stages",
         "arrived_s",
         "attempts",
@@ -45,7 +45,7 @@ class Scope:
     def __init__(self, stages: "Stages", request_id: str, method: str, path: str, arrived_s: float) -> None:
         self._stages = stages
         self._closed = False
-        self._dispatch: Dispatch | None = None
+        self._dispatches: dict[ClusterId, Dispatch] = {}
         self.arrived_s = arrived_s
         self.attempts: list[Attempt] = []
         self.error: RequestError | None = None
@@ -87,25 +87,22 @@ class Scope:
     def started(self, candidate: Candidate) -> None:
         """Count the dispatch at once, so that the next plan sees it."""
         assert self.request is not None, "dispatched before it was read"
-        self._dispatch = self._stages.placer.dispatched(
+        self._dispatches[candidate.cluster] = self._stages.placer.dispatched(
             self.request, candidate.cluster, self._stages.clock.monotonic_s()
         )
 
-    def first_token(self, candidate: Candidate) -> None:  # noqa: ARG002 - the scope has one attempt at a time
+    def first_token(self, candidate: Candidate) -> None:
         """The client can be answered; prefill work on the cluster is done."""
         self.first_token_s = self._stages.clock.monotonic_s()
-        if self._dispatch is not None:
-            self._stages.placer.first_token(self._dispatch, self.first_token_s)
+        self._stages.placer.first_token(self._dispatches[candidate.cluster], self.first_token_s)
 
     def ended(self, attempt: Attempt, usage: Usage | None) -> None:
         """Give the cluster's slot back and let health judge the attempt."""
         self.attempts.append(attempt)
         stages = self._stages
-        if self._dispatch is not None:
-            stages.placer.finished(
-                self._dispatch, now_s=attempt.ended_s, usage=usage, ok=attempt.result is AttemptResult.OK
-            )
-            self._dispatch = None
+        ok = attempt.result is AttemptResult.OK
+        dispatch = self._dispatches.pop(attempt.cluster)
+        stages.placer.finished(dispatch, now_s=attempt.ended_s, usage=usage, ok=ok)
         stages.registry.attempt(attempt, attempt.ended_s)
         stages.telemetry.attempt(attempt)
 

@@ -9,6 +9,7 @@ import asyncio
 import msgspec
 
 from gir.forward.phases import classify
+from gir.forward.resume import Delivered, ResumedFramer
 from gir.model.outcome import AttemptResult, Phase
 from gir.model.request import Api
 from gir.net.errors import UpstreamError
@@ -55,8 +56,18 @@ class AttemptPlan(msgspec.Struct, frozen=True, kw_only=True):
     deadlines: CallDeadlines
     response_bytes_max: int
     hide_usage: bool = False
-    keep_text: bool = False
+    resumable: bool = False
     """Remember the delivered text, so that the stream can be continued elsewhere."""
+    resumes: Delivered | None = None
+    """What an earlier attempt has delivered already, when this one is to continue it."""
+
+    def framer(self) -> EventFramer:
+        """A framer for the answer of one attempt."""
+        if self.resumes is not None:
+            return ResumedFramer(self.resumes, hide_usage=self.hide_usage)
+        return EventFramer(
+            self.api, hide_usage=self.hide_usage, hide_late_error=self.resumable, keep_text=self.resumable
+        )
 
 
 async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, waiting: set[UpstreamCall]) -> Answer:
@@ -100,7 +111,7 @@ async def _read(call: UpstreamCall, head: ResponseHead, plan: AttemptPlan) -> An
     if not content_type.startswith(b"text/event-stream"):
         body = await call.read_all(plan.response_bytes_max)
         return Answer(result=AttemptResult.OK, phase=Phase.DONE, head=head, body=body)
-    framer = EventFramer(plan.api, hide_usage=plan.hide_usage, keep_text=plan.keep_text)
+    framer = plan.framer()
     held = await call.hold(framer)
     trouble = ""
     if framer.error_event is not None:

@@ -7,6 +7,7 @@ event in the shape of its API, and no `[DONE]`.
 import msgspec
 
 from gir.forward.answer import Answer
+from gir.forward.resume import ResumedFramer
 from gir.model.errors import ErrorKind
 from gir.model.outcome import AttemptResult, Outcome, Phase
 from gir.model.request import Api, Usage
@@ -25,43 +26,55 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
     usage: Usage | None = None
     detail: str = ""
+    told: bool = False
+    """The upstream's own error event has reached the client, so it needs none of ours."""
 
 
-async def deliver(exchange: Exchange, answer: Answer, headers: Headers, api: Api) -> Delivery:
-    """Write the answer to the client. On cancellation (the client left) the upstream is closed at once."""
-    if answer.call is None or answer.framer is None or answer.head is None:
-        return _deliver_whole(exchange, answer, headers, api)
-    call, framer = answer.call, answer.framer
-    exchange.start(answer.head.status, headers)
-    exchange.write(answer.held)
-    trouble = ""
-    outcome = Outcome.TRUNCATED
-    try:
-        await call.relay(exchange, framer)
-    except UpstreamError as error:
-        trouble = error.detail
-        if isinstance(error, TotalTimeout):
-            outcome = Outcome.EXPIRED
-    except BaseException:
-        call.abort()
-        raise
-    if framer.terminal_seen:
-        exchange.finish()
-        return Delivery(
-            outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=framer.usage, detail=trouble
-        )
-    call.abort()
-    detail = trouble or "the stream ended without its terminal event"
-    kind = ErrorKind.DEADLINE_EXCEEDED if outcome is Outcome.EXPIRED else ErrorKind.UPSTREAM_FAILED
-    exchange.write(error_bytes(api, kind, f"the stream broke after its first token: {detail}", "gir"))
-    exchange.finish()
-    result = AttemptResult.CANCELLED if outcome is Outcome.EXPIRED else AttemptResult.UPSTREAM_FAULT
-    return Delivery(outcome=outcome, result=result, phase=Phase.STREAMING, usage=framer.usage, detail=detail)
-
-
-def _deliver_whole(exchange: Exchange, answer: Answer, headers: Headers, api: Api) -> Delivery:
+def deliver_whole(exchange: Exchange, answer: Answer, headers: Headers, api: Api) -> Delivery:
+    """Answer with a body that is complete."""
     assert answer.head is not None, "a whole answer has a head"
     exchange.respond(answer.head.status, headers, answer.body)
     return Delivery(
         outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=read_usage(api, answer.body)
     )
+
+
+async def deliver_stream(exchange: Exchange, answer: Answer) -> Delivery:
+    """Relay a stream whose response has been started; leaves a broken one unfinished.
+
+    On cancellation (the client left) the upstream is closed at once.
+    """
+    call, framer = answer.call, answer.framer
+    assert call is not None and framer is not None, "only an open stream can be relayed"
+    exchange.write(answer.held)
+    trouble, expired = "", False
+    try:
+        await call.relay(exchange, framer)
+    except UpstreamError as error:
+        trouble, expired = error.detail, isinstance(error, TotalTimeout)
+    except BaseException:
+        call.abort()
+        raise
+    usage = framer.total_usage() if isinstance(framer, ResumedFramer) else framer.usage
+    if framer.terminal_seen:
+        exchange.finish()
+        return Delivery(
+            outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=usage, detail=trouble
+        )
+    call.abort()
+    return Delivery(
+        outcome=Outcome.EXPIRED if expired else Outcome.TRUNCATED,
+        result=AttemptResult.CANCELLED if expired else AttemptResult.UPSTREAM_FAULT,
+        phase=Phase.STREAMING,
+        usage=usage,
+        detail=trouble or "the stream ended without its terminal event",
+        told=framer.late_error is not None and not framer.hide_late_error,
+    )
+
+
+def tell_broken(exchange: Exchange, delivery: Delivery, api: Api) -> None:
+    """End a stream that broke: one error event, no `[DONE]`."""
+    if not delivery.told:
+        kind = ErrorKind.DEADLINE_EXCEEDED if delivery.outcome is Outcome.EXPIRED else ErrorKind.UPSTREAM_FAILED
+        exchange.write(error_bytes(api, kind, f"the stream broke after its first token: {delivery.detail}", "gir"))
+    exchange.finish()

@@ -1,0 +1,222 @@
+"""The attempts of one request: from cluster to cluster until the client has an answer.
+
+Each try goes to another cluster; `phases.after` says whether there may be a next one, the retry budget whether the
+fleet can afford it, the deadline whether there is time. Which cluster comes next, and who learns from an attempt's
+end, is the business of the `Guide`.
+"""
+
+import asyncio
+from typing import Protocol
+
+import msgspec
+
+from gir.forward.answer import Answer, AttemptPlan
+from gir.forward.budget import RetryBudget
+from gir.forward.deliver import Delivery, deliver_stream, deliver_whole, tell_broken
+from gir.forward.hedge import first_good
+from gir.forward.job import Guide, Job, Report, Try
+from gir.forward.phases import Next, after
+from gir.forward.resume import body_for_the_rest, delivered_by
+from gir.model.decision import Candidate
+from gir.model.errors import ErrorKind, RequestError
+from gir.model.ids import ClusterId
+from gir.model.outcome import Attempt, AttemptResult, Outcome, Phase
+from gir.net.exchange import Exchange
+
+
+class Sender(Protocol):
+    """What a walk needs of the dispatcher."""
+
+    budget: RetryBudget
+
+    async def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Answer:
+        """One attempt, up to its first token."""
+
+    def now_s(self) -> float:
+        """Monotonic seconds."""
+
+
+class Walk:
+    """`retries` is how many claims on the budget must be given back when the request has ended."""
+
+    __slots__ = ("_asked_full", "_exchange", "_guide", "_job", "_sender", "_tried", "attempts", "retries")
+
+    def __init__(self, sender: Sender, exchange: Exchange, job: Job, guide: Guide) -> None:
+        self._sender = sender
+        self._exchange = exchange
+        self._job = job
+        self._guide = guide
+        self._tried: frozenset[ClusterId] = frozenset()
+        self._asked_full = 0
+        self.attempts: list[Attempt] = []
+        self.retries = 0
+
+    async def to_the_end(self) -> Report:
+        """Serve the request, or raise the RequestError the client should see."""
+        last: Try | None = None
+        while (candidate := self._guide.next(self._tried)) is not None:
+            last = await self._try(candidate)
+            assert last.answer is not None, "an attempt ended without a result"
+            if last.answer.result is AttemptResult.OK:
+                return await self._deliver(last, last.answer)
+            self._end(last, last.answer.result, last.answer.phase)
+            if not self._may_go_on(last.answer):
+                break
+        return self._give_up(last)
+
+    # One attempt
+
+    def _begin(self, candidate: Candidate) -> Try:
+        self._tried |= {candidate.cluster}
+        self._guide.started(candidate)
+        return Try(candidate=candidate, started_s=self._sender.now_s())
+
+    async def _try(self, candidate: Candidate) -> Try:
+        if self._job.hedge_after_s > 0:
+            return await first_good(self, candidate, self._job.hedge_after_s)
+        return await self.open(self._begin(candidate), self._job.plan)
+
+    def begin_hedge(self) -> Try | None:
+        """A second attempt beside the first, if the budget and another cluster allow it."""
+        candidate = self._guide.next(self._tried)
+        if candidate is None or len(self._tried) >= self._job.policy.attempts_max or not self._claim():
+            return None
+        return self._begin(candidate)
+
+    def begin_first(self, candidate: Candidate) -> Try:
+        """The attempt that a hedge may accompany."""
+        return self._begin(candidate)
+
+    async def open(self, attempt: Try, plan: AttemptPlan | None = None) -> Try:
+        """Run an attempt up to its first token; a cancelled one is ended here."""
+        try:
+            attempt.answer = await self._sender.open(attempt.candidate, self._job, plan or self._job.plan)
+        except asyncio.CancelledError:
+            self._end(attempt, AttemptResult.CANCELLED, Phase.DISPATCHED)
+            raise
+        return attempt
+
+    def drop(self, loser: Try) -> None:
+        """End an attempt that is no longer wanted."""
+        assert loser.answer is not None, "only an answered attempt is dropped; others are cancelled"
+        if loser.answer.call is not None:
+            loser.answer.call.abort()
+        result = loser.answer.result
+        self._end(loser, AttemptResult.CANCELLED if result is AttemptResult.OK else result, loser.answer.phase)
+
+    def _end(
+        self,
+        attempt: Try,
+        result: AttemptResult,
+        phase: Phase,
+        delivery: Delivery | None = None,
+        first_token_s: float | None = None,
+    ) -> None:
+        answer = attempt.answer
+        ended = Attempt(
+            cluster=attempt.candidate.cluster,
+            result=result,
+            phase=phase,
+            status=answer.status if answer else None,
+            started_s=attempt.started_s,
+            ended_s=self._sender.now_s(),
+            first_token_s=first_token_s,
+            retry_after_s=answer.retry_after_s if answer else None,
+            detail=delivery.detail if delivery else answer.detail if answer else "",
+        )
+        self.attempts.append(ended)
+        framer = answer.framer if answer else None
+        self._guide.ended(ended, delivery.usage if delivery else framer.usage if framer else None)
+
+    # Whether there is a next one
+
+    def _claim(self) -> bool:
+        if not self._sender.budget.take():
+            return False
+        self.retries += 1
+        return True
+
+    def _may_go_on(self, answer: Answer) -> bool:
+        """Whether another cluster may be asked after `answer`; claims what that costs."""
+        if self._sender.now_s() >= self._job.deadline_s or len(self.attempts) >= self._job.policy.attempts_max:
+            return False
+        verdict = Next.FREE if answer.may_be_elsewhere else after(answer.result, answer.phase)
+        if verdict is Next.ONCE:
+            self._asked_full += 1
+            return self._asked_full <= 1
+        return verdict is Next.FREE or (verdict is Next.BUDGET and self._claim())
+
+    # The answer
+
+    async def _deliver(self, attempt: Try, answer: Answer) -> Report:
+        first_token_s = self._sender.now_s()
+        self._guide.first_token(attempt.candidate)
+        headers = self._job.headers_for(attempt.candidate, len(self.attempts) + 1, answer)
+        api = self._job.plan.api
+        if answer.call is None:
+            whole = deliver_whole(self._exchange, answer, headers, api)
+            self._end(attempt, whole.result, whole.phase, whole, first_token_s)
+            return Report(outcome=whole.outcome, usage=whole.usage, status=answer.status or 0)
+        self._exchange.start(answer.status or 0, headers)
+        delivery = await self._relay(attempt, answer, first_token_s)
+        resumed = 0
+        while delivery.outcome is Outcome.TRUNCATED:
+            following = await self._continue(attempt)
+            if following is None or following.answer is None:
+                break
+            resumed += 1
+            attempt = following
+            delivery = await self._relay(attempt, following.answer, self._sender.now_s())
+        if delivery.outcome is not Outcome.COMPLETED:
+            tell_broken(self._exchange, delivery, api)
+        return Report(outcome=delivery.outcome, usage=delivery.usage, status=answer.status or 0, resumed=resumed)
+
+    async def _relay(self, attempt: Try, answer: Answer, first_token_s: float) -> Delivery:
+        try:
+            delivery = await deliver_stream(self._exchange, answer)
+        except BaseException:
+            self._end(attempt, AttemptResult.CANCELLED, Phase.STREAMING, None, first_token_s)
+            raise
+        self._end(attempt, delivery.result, delivery.phase, delivery, first_token_s)
+        return delivery
+
+    async def _continue(self, broken: Try) -> Try | None:
+        """Another cluster that goes on where `broken` stopped; None when that is not allowed or not to be had."""
+        plan = self._job.plan
+        framer = broken.answer.framer if broken.answer else None
+        delivered = delivered_by(framer) if plan.resumable and framer is not None else None
+        rest = body_for_the_rest(plan.body, delivered) if delivered is not None else None
+        if rest is None:
+            return None
+        following = msgspec.structs.replace(plan, body=rest, resumes=delivered)
+        while self._sender.now_s() < self._job.deadline_s and len(self.attempts) < self._job.policy.attempts_max:
+            candidate = self._guide.next(self._tried)
+            if candidate is None or not self._claim():
+                return None
+            attempt = await self.open(self._begin(candidate), following)
+            answer = attempt.answer
+            assert answer is not None, "an attempt ended without a result"
+            if answer.result is AttemptResult.OK and answer.framer is not None:
+                return attempt
+            self._end(attempt, answer.result, answer.phase)
+        return None
+
+    def _give_up(self, last: Try | None) -> Report:
+        """Answer with the upstream's own words where they are the client's business, else raise."""
+        answer = last.answer if last else None
+        if last is None or answer is None or answer.result is AttemptResult.BACKPRESSURE:
+            raise self._guide.no_candidate(self.attempts)
+        if answer.result is AttemptResult.CLIENT_ERROR and answer.head is not None and not answer.may_be_elsewhere:
+            headers = self._job.headers_for(last.candidate, len(self.attempts), answer)
+            self._exchange.respond(answer.head.status, headers, answer.body)
+            return Report(outcome=Outcome.COMPLETED, status=answer.head.status)
+        if self._sender.now_s() >= self._job.deadline_s:
+            raise RequestError(
+                ErrorKind.DEADLINE_EXCEEDED, "the deadline passed before the first token; raise it or ask for less"
+            )
+        if answer.may_be_elsewhere or answer.phase is Phase.CONNECTING:
+            raise self._guide.no_candidate(self.attempts)
+        raise RequestError(
+            ErrorKind.UPSTREAM_FAILED,
+            f"{len(self.attempts)} attempt(s) failed, the last with: {answer.detail}; the request may have run",
+        )
