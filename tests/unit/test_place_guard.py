@@ -1,0 +1,126 @@
+"""A bad canary goes by itself, soon; a good one is left in peace; the control group never notices."""
+
+import random
+
+import pytest
+
+from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, RuleMatch
+from gir.place import Rewriter
+from gir.place.guard import rank_z, wilson_lower
+from gir.place.trial import TrialState
+from tests.support.placing import NOW_S, cluster, policy, pool, principal, view
+
+FLEET = view(cluster("a", pools=[pool(), pool(model="llama-next")]))
+
+
+def rule(weight: int) -> CanaryRule:
+    targets = (CanaryTarget(model="llama", weight=100 - weight), CanaryTarget(model="llama-next", weight=weight))
+    return CanaryRule(name="next", matches=(RuleMatch(model="llama"),), targets=targets, guard=CanaryGuard())
+
+
+class Run:
+    """Requests of many sessions through one guarded rule, answered by two behaviours."""
+
+    def __init__(self, *, weight: int = 10, per_s: float = 20.0, seed: int = 1) -> None:
+        self.rewriter, self.rules = Rewriter(), policy(rewrites=(rule(weight),))
+        self.chance = random.Random(seed)
+        self.per_s = per_s
+        self.canary = self.control = 0
+        self.now_s = NOW_S
+        self.homes: dict[str, str] = {}
+
+    def until_abort(self, *, error_rate: float = 0.0, slower: float = 1.0, requests_max: int = 5_000) -> bool:
+        for number in range(requests_max):
+            self.now_s = NOW_S + number / self.per_s
+            session = f"s{number % 997}"
+            got = self.rewriter.rewrite("llama", [], principal(), session, self.rules, FLEET, self.now_s)
+            ttft_s = self.chance.expovariate(1.0 / 0.3) * (slower if got.arm else 1.0)
+            ok = self.chance.random() >= (error_rate if got.arm else 0.01)
+            self.canary += got.arm
+            self.control += not got.arm
+            self.homes.setdefault(session, got.model)
+            self.rewriter.observe(got, ok, ttft_s if ok else None, self.now_s)
+            if self.state is TrialState.ABORTED:
+                return True
+        return False
+
+    @property
+    def state(self) -> TrialState:
+        return self.rewriter.trial("next").state
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("fault", [{"error_rate": 0.5}, {"slower": 3.0}])
+def test_a_bad_canary_is_aborted_within_30_s_or_50_requests(fault, seed):
+    run = Run(seed=seed)
+    assert run.until_abort(**fault)
+    assert run.now_s - NOW_S <= 30.0 or run.canary <= 50
+
+
+@pytest.mark.parametrize("fault", [{"error_rate": 0.5}, {"slower": 3.0}])
+def test_at_a_trickle_fifty_requests_suffice(fault):
+    run = Run(per_s=0.5, weight=50, seed=5)
+    assert run.until_abort(**fault)
+    assert run.canary <= 50
+
+
+def test_after_an_abort_the_control_group_is_where_it_was_and_the_canary_group_joins_it():
+    run = Run(weight=30)
+    assert run.until_abort(error_rate=0.5)
+    for session in run.homes:
+        again = run.rewriter.rewrite("llama", [], principal(), session, run.rules, FLEET, run.now_s)
+        assert again.model == "llama"
+    (event,) = run.rewriter.take_events()
+    assert (event.action, event.by) == ("abort", "guard")
+    assert "error rate" in event.detail
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_canary_like_its_control_is_left_in_peace(seed):
+    run = Run(weight=20, seed=seed)
+    assert not run.until_abort(error_rate=0.01)
+
+
+def test_a_canary_that_hangs_is_found_out_without_a_single_answer():
+    run = Run(weight=50, per_s=10.0)
+    for number in range(600):
+        run.now_s = NOW_S + number / run.per_s
+        got = run.rewriter.rewrite("llama", [], principal(), f"s{number}", run.rules, FLEET, run.now_s)
+        if not got.arm:
+            run.rewriter.observe(got, True, 0.3, run.now_s)
+        run.rewriter.tick(run.now_s)
+        if run.state is TrialState.ABORTED:
+            break
+    assert run.state is TrialState.ABORTED
+    assert run.now_s - NOW_S <= 30.0
+
+
+def test_ends_that_say_nothing_about_the_model_are_not_held_against_it():
+    run = Run(weight=50)
+    for number in range(600):
+        got = run.rewriter.rewrite("llama", [], principal(), f"s{number}", run.rules, FLEET, NOW_S + number)
+        run.rewriter.observe(got, None if got.arm else True, None if got.arm else 0.2, NOW_S + number)
+    assert run.state is TrialState.RUNNING
+
+
+def test_a_result_counts_once():
+    run = Run(weight=100)
+    got = run.rewriter.rewrite("llama", [], principal(), "s", run.rules, FLEET, NOW_S)
+    for _ in range(60):
+        run.rewriter.observe(got, False, None, NOW_S)
+    assert run.state is TrialState.RUNNING
+
+
+def test_errors_of_the_whole_fleet_are_not_the_canarys_fault():
+    run = Run(weight=50)
+    for number in range(400):
+        got = run.rewriter.rewrite("llama", [], principal(), f"s{number}", run.rules, FLEET, NOW_S + number * 0.1)
+        run.rewriter.observe(got, number % 2 == 0, 0.2, NOW_S + number * 0.1)
+    assert run.state is TrialState.RUNNING
+
+
+def test_the_statistics_are_those_of_the_textbook():
+    assert wilson_lower(10, 20, z=1.96) == pytest.approx(0.299, abs=1e-3)
+    assert wilson_lower(0, 20, z=1.96) == pytest.approx(0.0, abs=1e-9)
+    assert rank_z([4.0, 5.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(1.964, abs=1e-3)
+    assert rank_z([1.0, 2.0], [1.0, 2.0]) == pytest.approx(0.0)
