@@ -76,6 +76,7 @@ class Scope:
             now_s=now_s,
             draw=clock.random.random(),
             tried=tried,
+            canary=self.rewrite.note if self.rewrite is not None else "",
         )
         if self.placement is None or placement.ranked:
             self.placement = placement
@@ -116,6 +117,13 @@ class Scope:
                 ErrorKind.MODEL_NOT_FOUND,
                 f"model '{model}' is served by no cluster; GET /v1/models lists those that are",
                 param="model",
+            )
+        if placement.forbidden and not attempts:
+            listed = "; ".join(f"{item.cluster}: {item.detail}" for item in placement.removed[:8])
+            return RequestError(
+                ErrorKind.FORBIDDEN,
+                f"policy leaves no cluster for this request ({listed})",
+                reason=placement.removed[0].filter if placement.removed else "",
             )
         waits_s = [attempt.retry_after_s for attempt in attempts if attempt.retry_after_s is not None]
         retry_after_s = min(waits_s) if waits_s else placement.retry_after_s
