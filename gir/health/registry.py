@@ -22,7 +22,7 @@ from gir.model.beat import AgentHello, BeatReport, Condition
 from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent
 from gir.model.ids import ClusterId, TierName
 from gir.model.outcome import Attempt, AttemptResult
-from gir.model.policy import PolicySnapshot
+from gir.model.policy import HealthPolicy, PolicySnapshot
 
 EVENTS_MAX = 1_000
 """Events kept until somebody takes them; the oldest go first."""
@@ -74,6 +74,11 @@ class Registry:
 
     def __repr__(self) -> str:
         return f"<Registry {report.line(self._sorted(), self._seen_s, fail_open=self.fail_open)}>"
+
+    @property
+    def policy(self) -> HealthPolicy:
+        """The timings it judges by now."""
+        return self._policy
 
     @property
     def view(self) -> ClusterView:
