@@ -48,7 +48,9 @@ class Agent:
         self.connections += 1
         self.writers.add(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            for _ in range(self.answers_a_connection):
+            served = 0
+            while served < self.answers_a_connection:
+                served += 1
                 self.requests.append(await reader.readuntil(b"\r\n\r\n"))
                 if self.answer is not None:
                     writer.write(self.answer)
