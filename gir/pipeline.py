@@ -11,6 +11,11 @@ from typing import Protocol
 import msgspec
 
 from gir import requesting
+from gir.account.ledger import UsageLedger
+from gir.admit.limits import Limiter
+from gir.admit.reservation import LimitExceeded
+from gir.admit.ticket import Room, ticket_of
+from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
 from gir.clock import Clock
 from gir.forward.answer import Answer
@@ -21,7 +26,7 @@ from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.outcome import Attempt, Outcome
 from gir.model.policy import PolicySnapshot
-from gir.model.request import Api, Principal
+from gir.model.request import Api, InferenceRequest, Principal
 from gir.net.exchange import Exchange
 from gir.net.message import Headers
 from gir.place.placer import Placer
@@ -54,8 +59,12 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
 
     clock: Clock
     policies: PolicySource
+    index: requesting.PolicyIndex
     authenticator: Authenticator
     rewriter: Rewriter
+    limiter: Limiter
+    waiting: WaitingRoom
+    ledger: UsageLedger
     placer: Placer
     registry: Registry
     dispatcher: Dispatcher
@@ -92,6 +101,7 @@ class Pipeline:
     async def _story(self, exchange: Exchange, scope: Scope) -> None:
         stages = self._stages
         head = exchange.head
+        stages.waiting.check_door()
         credential = requesting.credential(head)
         principal = stages.authenticator.known(credential, stages.clock.wall_s())
         if principal is None:
@@ -114,11 +124,13 @@ class Pipeline:
             exchange.arrived_s,
         )
         request = scope.request = requesting.build(asked, scope, principal, exchange)
+        await self._admit(scope, request)
         outgoing = requesting.body_for(asked, request.model)
         job = requesting.job(
             asked,
             request,
             scope.policy,
+            stages.index,
             outgoing,
             head_for=self._head_writer(exchange, scope),
             headers_for=self._header_writer(scope),
@@ -127,6 +139,27 @@ class Pipeline:
         scope.outcome = report.outcome
         scope.usage = report.usage
         scope.status = report.status
+
+    async def _admit(self, scope: Scope, request: InferenceRequest) -> None:
+        """Reserve from the limits, then wait for room; what was taken is in the scope from then on."""
+        stages, clock, policy = self._stages, self._stages.clock, scope.policy
+        scope.account = stages.ledger.open(request.principal.tenant, request.model)
+        now_s = clock.monotonic_s()
+        scope.reservation = stages.limiter.reserve_now(request, now_s)
+        if scope.reservation is None:
+            scope.reservation = await stages.limiter.reserve(request)
+
+        def room() -> Room:
+            return Room(*stages.placer.slots(request, stages.registry.view, policy, now_s=clock.monotonic_s()))
+
+        if not room().slots_total:
+            return  # Nobody to wait for: placement says at once why.
+        ticket = ticket_of(request, room, share=stages.index.share(policy, request.principal.tenant))
+        may_go = stages.waiting.enter_now(ticket, now_s)
+        scope.ticket = ticket
+        if not may_go:
+            await stages.waiting.wait(ticket)
+            scope.queued_s = clock.monotonic_s() - now_s
 
     def _route(self, exchange: Exchange, principal: Principal) -> Api | None:
         """API of the path; None when the request has been answered here."""
@@ -159,6 +192,8 @@ class Pipeline:
             assert answer.head is not None, "headers for an answer without a head"
             headers = returned(answer.head)
             headers.append((names.REQUEST_ID, scope.request_id.encode()))
+            if scope.reservation is not None and scope.reservation.spent:
+                headers += self._stages.limiter.headers(scope.reservation, self._stages.clock.monotonic_s())
             if self._stages.response_headers:
                 headers += self._decision_headers(scope, candidate, number)
             return headers
@@ -178,10 +213,14 @@ class Pipeline:
     def _refuse(self, exchange: Exchange, scope: Scope, error: RequestError) -> None:
         scope.error = error
         scope.status = error.kind.value.status
-        if scope.attempts:
-            scope.outcome = Outcome.EXPIRED if error.kind is ErrorKind.DEADLINE_EXCEEDED else Outcome.FAILED
+        if error.kind is ErrorKind.DEADLINE_EXCEEDED:
+            scope.outcome = Outcome.EXPIRED
+        elif scope.attempts:
+            scope.outcome = Outcome.FAILED
         if not exchange.response_started:
             extra = [(names.REQUEST_ID, scope.request_id.encode())]
             if scope.attempts and self._stages.response_headers:
                 extra.append((names.ATTEMPTS, b"%d" % len(scope.attempts)))
+            if isinstance(error, LimitExceeded):
+                extra += error.headers
             exchange.respond_error(error, extra)

@@ -8,16 +8,17 @@ from collections.abc import Callable
 
 import msgspec
 
+from gir.admit.ticket import class_of
 from gir.clock import Clock
 from gir.forward.answer import Answer, AttemptPlan
 from gir.forward.heads import forwarded
 from gir.forward.job import Job
 from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
-from gir.model.ids import ModelId, RequestId
+from gir.model.ids import ModelId, RequestId, TenantId
 from gir.model.policy import ModelPolicy, PolicySnapshot
 from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
-from gir.model.request import Api, Criticality, InferenceRequest, Principal
+from gir.model.request import Api, InferenceRequest, Principal
 from gir.net.exchange import Exchange
 from gir.net.message import Headers, RequestHead
 from gir.net.pool import Endpoint
@@ -28,27 +29,33 @@ from gir.wire import headers as names
 from gir.wire.openai import Peek, peek, with_include_usage, with_model
 
 _endpoint = functools.lru_cache(maxsize=4096)(Endpoint.parse)
-_CLASSES = {item.label.encode(): item for item in Criticality}
 _USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose streams carry usage only when `stream_options.include_usage` asks for it."""
 
 
-class _Models:
-    """Model entries of the policy in use, by name."""
+class PolicyIndex:
+    """Entries of the policy in use by their names, built once for each policy."""
 
     def __init__(self) -> None:
         self._policy = PolicySnapshot()
-        self._entries: dict[ModelId, ModelPolicy] = {}
+        self._models: dict[ModelId, ModelPolicy] = {}
+        self._shares: dict[TenantId, float] = {}
 
-    def of(self, policy: PolicySnapshot, model: ModelId) -> ModelPolicy | None:
-        """The entry of `model`, if the policy has one."""
+    def _follow(self, policy: PolicySnapshot) -> None:
         if policy is not self._policy:
             self._policy = policy
-            self._entries = {entry.name: entry for entry in policy.models}
-        return self._entries.get(model)
+            self._models = {entry.name: entry for entry in policy.models}
+            self._shares = {tenant.id: tenant.share for tenant in policy.tenants}
 
+    def model(self, policy: PolicySnapshot, name: ModelId) -> ModelPolicy | None:
+        """The entry of a model, if the policy has one."""
+        self._follow(policy)
+        return self._models.get(name)
 
-_models = _Models()
+    def share(self, policy: PolicySnapshot, tenant: TenantId) -> float:
+        """Weight of a tenant in the fair share of its class; 1 unless the policy says otherwise."""
+        self._follow(policy)
+        return self._shares.get(tenant, 1.0)
 
 
 class Asked(msgspec.Struct, kw_only=True):
@@ -110,7 +117,7 @@ def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) 
         model=model,
         model_asked=ModelId(seen.model),
         principal=principal,
-        criticality=_criticality(head, principal, asked.trusted),
+        criticality=class_of(principal, head.get(names.CRITICALITY)),
         stream=seen.stream,
         prompt_tokens_estimate=int(len(prompt) / BYTES_PER_TOKEN),
         output_tokens_max=seen.output_tokens_max,
@@ -137,13 +144,6 @@ def _hops(head: RequestHead, policy: PolicySnapshot) -> int:
     return hops
 
 
-def _criticality(head: RequestHead, principal: Principal, trusted: bool) -> Criticality:
-    """Claimed class, if the caller may claim one; never above what its credential allows."""
-    claimed = _CLASSES.get((head.get(names.CRITICALITY) or b"").lower()) if trusted else None
-    wanted = principal.criticality_default if claimed is None else claimed
-    return min(wanted, principal.criticality_max)
-
-
 def _allowed_s(head: RequestHead, policy: PolicySnapshot) -> float:
     """Time the request may take: the client's own bound if it names one, capped by policy."""
     value = head.get(names.DEADLINE_MS)
@@ -161,13 +161,14 @@ def job(
     asked: Asked,
     request: InferenceRequest,
     policy: PolicySnapshot,
+    index: PolicyIndex,
     body: bytes,
     head_for: Callable[[Candidate, int], bytes],
     headers_for: Callable[[Candidate, int, Answer], Headers],
 ) -> Job:
     """What the dispatcher needs to send `body` wherever the request goes."""
     forward = policy.forward
-    entry = _models.of(policy, request.model)
+    entry = index.model(policy, request.model)
     hedge_after_s = entry.hedge_after_s if entry is not None else None
     plan = AttemptPlan(
         api=asked.api,

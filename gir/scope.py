@@ -6,6 +6,10 @@ telemetry how each attempt went. It makes no decisions of its own.
 
 from typing import TYPE_CHECKING
 
+from gir.account.ledger import Account
+from gir.account.usage import delivered_usage
+from gir.admit.reservation import Reservation
+from gir.admit.ticket import Ticket
 from gir.model.decision import Candidate, Placement
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId
@@ -26,6 +30,7 @@ class Scope:
         "_closed",
         "_dispatches",
         "_stages",
+        "account",
         "arrived_s",
         "attempts",
         "error",
@@ -35,10 +40,13 @@ class Scope:
         "path",
         "placement",
         "policy",
+        "queued_s",
         "request",
         "request_id",
+        "reservation",
         "rewrite",
         "status",
+        "ticket",
         "usage",
     )
 
@@ -46,6 +54,7 @@ class Scope:
         self._stages = stages
         self._closed = False
         self._dispatches: dict[ClusterId, Dispatch] = {}
+        self.account: Account | None = None
         self.arrived_s = arrived_s
         self.attempts: list[Attempt] = []
         self.error: RequestError | None = None
@@ -55,10 +64,13 @@ class Scope:
         self.path = path
         self.placement: Placement | None = None
         self.policy: PolicySnapshot = stages.policies.current
+        self.queued_s = 0.0
         self.request: InferenceRequest | None = None
         self.request_id = request_id
+        self.reservation: Reservation | None = None
         self.rewrite: Rewrite | None = None
         self.status = 0
+        self.ticket: Ticket | None = None
         self.usage: Usage | None = None
 
     # The dispatcher's guide.
@@ -91,6 +103,8 @@ class Scope:
         self._dispatches[candidate.cluster] = self._stages.placer.dispatched(
             self.request, candidate.cluster, self._stages.clock.monotonic_s()
         )
+        if self.ticket is not None:
+            self._stages.waiting.taken(self.ticket)
 
     def first_token(self, candidate: Candidate) -> None:
         """The client can be answered; prefill work on the cluster is done."""
@@ -100,6 +114,8 @@ class Scope:
     def ended(self, attempt: Attempt, usage: Usage | None) -> None:
         """Give the cluster's slot back and let health judge the attempt."""
         self.attempts.append(attempt)
+        if usage is not None:
+            self.usage = usage
         stages = self._stages
         ok = attempt.result is AttemptResult.OK
         dispatch = self._dispatches.pop(attempt.cluster)
@@ -144,11 +160,29 @@ class Scope:
         """Settle everything. Must run once, whatever happened; a second call is a bug."""
         assert not self._closed, "a request settled twice"
         self._closed = True
+        stages = self._stages
+        now_s = stages.clock.monotonic_s()
+        if self.ticket is not None:
+            stages.waiting.leave(self.ticket)
+        started = self.first_token_s is not None
+        if self.request is not None and (started or self.attempts):
+            self.usage = self._delivered(self.request, started=started)
+        if self.reservation is not None:
+            stages.limiter.settle(self.reservation, self.usage, started=started, now_s=now_s)
+        if self.account is not None:
+            self.account.settle(self.outcome, self.usage or Usage())
         if self.rewrite is not None:
-            self._stages.rewriter.observe(
-                self.rewrite, self._succeeded(), self._ttft_s(), self._stages.clock.monotonic_s()
-            )
-        self._stages.telemetry.request(self, bytes_sent)
+            stages.rewriter.observe(self.rewrite, self._succeeded(), self._ttft_s(), now_s)
+        stages.telemetry.request(self, bytes_sent)
+
+    def _delivered(self, request: InferenceRequest, *, started: bool) -> Usage:
+        return delivered_usage(
+            self.usage,
+            started=started,
+            complete=self.outcome is Outcome.COMPLETED,
+            prompt_tokens_estimate=request.prompt_tokens_estimate,
+            content_events=sum(attempt.events for attempt in self.attempts),
+        )
 
     def _succeeded(self) -> bool | None:
         """Whether the model did well; None when the end says nothing about it."""

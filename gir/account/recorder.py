@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gir.clock import Clock
 from gir.model.decision import Placement
-from gir.model.errors import RequestError
+from gir.model.errors import ErrorKind, RequestError
 from gir.model.outcome import Attempt, AttemptResult, Outcome, Phase
 from gir.model.policy import PolicySnapshot
 from gir.model.request import InferenceRequest, Usage
@@ -28,6 +28,7 @@ class Ended(Protocol):
     path: str
     arrived_s: float
     first_token_s: float | None
+    queued_s: float
     status: int
     outcome: Outcome
     policy: PolicySnapshot
@@ -80,6 +81,12 @@ class Recorder:
         metrics.request_s.child(model, outcome).observe(now_s - scope.arrived_s)
         if scope.error is not None:
             metrics.errors.child(scope.error.kind.value.code).inc()
+            if scope.error.kind is ErrorKind.RATE_LIMITED:
+                metrics.limited.child(scope.error.reason, tenant).inc()
+            elif scope.error.kind is ErrorKind.OVERLOADED and not scope.attempts:
+                metrics.shed.child(criticality, scope.error.reason).inc()
+        if scope.queued_s:
+            metrics.queue_wait_s.child(criticality).observe(scope.queued_s)
         if scope.first_token_s is not None:
             metrics.ttft_s.child(model, criticality).observe(scope.first_token_s - scope.arrived_s)
         if scope.usage is not None:
@@ -141,6 +148,8 @@ class Recorder:
             record.error = scope.error.kind.value.code
         if scope.first_token_s is not None:
             record.ttft_ms = round((scope.first_token_s - scope.arrived_s) * 1000, 3)
+        if scope.queued_s:
+            record.queued_ms = round(scope.queued_s * 1000, 3)
         if usage is not None:
             record.prompt_tokens, record.completion_tokens = usage.prompt_tokens, usage.completion_tokens
             record.cached_tokens = usage.cached_tokens

@@ -122,6 +122,7 @@ class Walk:
             ended_s=self._sender.now_s(),
             first_token_s=first_token_s,
             retry_after_s=answer.retry_after_s if answer else None,
+            events=answer.framer.events if answer and answer.framer and first_token_s is not None else 0,
             detail=delivery.detail if delivery else answer.detail if answer else "",
         )
         self.attempts.append(ended)

@@ -90,6 +90,14 @@ class Placer:
             return free
         return free - policy.flow.critical_reserve * sum(row.slots_total for row in rows)
 
+    def slots(
+        self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float
+    ) -> tuple[int, int]:
+        """Slots in all and predicted free over the clusters that may serve `request` now; (0, 0) if there is none."""
+        rows, _ = _candidates(self._roster(request, view, policy), moment_of(request, now_s, frozenset()))
+        free = sum(max(0.0, row.slots_free - row.held - row.ledger.delta) for row in rows)
+        return sum(row.slots_total for row in rows), int(free)
+
     def dispatched(self, request: InferenceRequest, cluster: ClusterId, now_s: float) -> Dispatch:
         """Count a request that is leaving for `cluster` now, and remember what prefix and session it takes there."""
         base = self._view.base_of.get(request.model, request.model)

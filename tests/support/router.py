@@ -6,7 +6,10 @@ from typing import Any
 
 from prometheus_client.registry import CollectorRegistry
 
+from gir.account.ledger import UsageLedger
 from gir.account.recorder import Recorder
+from gir.admit.limits import Limiter
+from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
 from gir.auth.settings import ApiKey, AuthSettings
 from gir.catalog import Catalog
@@ -27,7 +30,9 @@ from gir.pipeline import Pipeline, Stages
 from gir.place.placer import Placer
 from gir.place.rewrite import Rewriter
 from gir.pools import Pools
+from gir.requesting import PolicyIndex
 from gir.scope import Scope
+from gir.stores.memory import MemoryStore
 from gir.tasks import TaskSet
 from gir.telemetry.metrics import RouterMetrics
 from tests.support.upstream import FakeCluster
@@ -85,6 +90,10 @@ class TestRouter:
             self.clock, self.pools, RetryBudget(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
         )
         self.placer = Placer()
+        self.tasks = TaskSet(lambda name, error: self.observer.failures.append(error))
+        self.limiter = Limiter(self.policies.current.limits, MemoryStore(self.clock), clock=self.clock)
+        self.waiting = WaitingRoom(self.policies.current.flow, self.clock)
+        self.ledger = UsageLedger(since_wall_s=self.clock.wall_s())
         self._clusters = clusters
         self._seq = 0
         self._server: HttpServer | None = None
@@ -109,6 +118,10 @@ class TestRouter:
         stages = Stages(
             clock=self.clock,
             policies=self.policies,
+            index=PolicyIndex(),
+            limiter=self.limiter,
+            waiting=self.waiting,
+            ledger=self.ledger,
             authenticator=self._authenticator(),
             rewriter=Rewriter(),
             placer=self.placer,
@@ -125,6 +138,8 @@ class TestRouter:
             origin="gir",
             observer=self.observer,
         )
+        self.waiting.start(self.tasks)
+        self.limiter.start(self.tasks)
         await self._server.start("127.0.0.1", 0)
         return self
 
@@ -150,6 +165,7 @@ class TestRouter:
         """Stop everything; fail if a handler raised."""
         assert self._server is not None
         await self._server.close()
+        await self.tasks.close()
         await self.pools.close()
         assert not self.observer.failures, self.observer.failures
 
