@@ -13,12 +13,12 @@ class StoreBreaker:
 
     __slots__ = ("outages", "probe_at_s", "reason", "since_s", "up")
 
-    def __init__(self, now_s: float) -> None:
-        self.up = True
+    def __init__(self, now_s: float, *, up: bool) -> None:
+        self.up = up
         self.since_s = now_s
         self.probe_at_s = now_s
-        self.outages = 0
-        self.reason = ""
+        self.outages = 0 if up else 1
+        self.reason = "" if up else "not connected yet"
 
     def __repr__(self) -> str:
         return f"<StoreBreaker {'up' if self.up else 'down: ' + self.reason}>"

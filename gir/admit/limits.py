@@ -11,7 +11,7 @@ import msgspec
 
 from gir.admit.estimate import TokenEstimator
 from gir.admit.lease import RateLease, Within
-from gir.admit.ports import Census, LimitStore
+from gir.admit.ports import Census, LimitStore, LocalLimitStore
 from gir.admit.pump import LimitObserver, Pump, SilentLimitObserver
 from gir.admit.reservation import Header, LimitExceeded, Reservation, limit_headers, tokens_of, tokens_used
 from gir.admit.rules import Counters, Plan, RateUse, SlotUse
@@ -48,7 +48,8 @@ class Limiter:
         self._store = store
         self._rules = tuple(rules)
         self._live = self._replicas_min = replicas_min
-        self._counters = Counters(rules, region=region, local=store.local)
+        self._local = store if isinstance(store, LocalLimitStore) else None
+        self._counters = Counters(rules, region=region, local=self._local is not None)
         self._counters.spread(replicas_min)
         self._open: dict[RequestId, Reservation] = {}
         self._pump = Pump(
@@ -84,13 +85,13 @@ class Limiter:
         if held is not None:
             return held
         units = self._units(plan, request)
-        if not self._store.local and not self._pump.breaker.up:
+        if self._local is None and not self._pump.breaker.up:
             return self._reserve_alone(request, plan, units, now_s)
         short = self._short(plan, units, now_s)
         if short:
-            if not self._store.local:
+            if self._local is None:
                 return None
-            self._draw_now(short, now_s)
+            self._draw_now(self._local, short, now_s)
             for use, missing in self._short(plan, units, now_s):
                 raise self._refusal(use, missing, plan, now_s)
         return self._spend(request, plan, units, now_s)
@@ -114,7 +115,10 @@ class Limiter:
     def _units(self, plan: Plan, request: InferenceRequest) -> list[int]:
         if not plan.tokens:
             return [1] * len(plan.rates)
-        prompt = request.prompt_tokens_estimate or self.estimator.prompt_tokens(request.model, request.prompt_bytes)
+        if request.prompt_bytes:
+            prompt = self.estimator.prompt_tokens(request.model, request.prompt_bytes)
+        else:
+            prompt = request.prompt_tokens_estimate
         output = self.estimator.output_tokens(request.model, request.output_tokens_max)
         # A request larger than the whole limit is reserved as the whole limit: it waits for an empty window instead
         # of being refused for ever, and is settled by what it really takes.
@@ -161,13 +165,14 @@ class Limiter:
 
     # Ask the store
 
-    def _draw_now(self, short: list[tuple[RateUse | SlotUse, int]], now_s: float) -> None:
+    @staticmethod
+    def _draw_now(store: LocalLimitStore, short: list[tuple[RateUse | SlotUse, int]], now_s: float) -> None:
         takes = [(use.lease, use.lease.draw(now_s, units)) for use, units in short if isinstance(use, RateUse)]
         slots = [use.lease for use, _ in short if isinstance(use, SlotUse)]
         for lease in slots:
             lease.waiting += 1
         claims = [lease.claim("self") for lease in slots]
-        replies = self._store.exchange_now([take for _, take in takes], claims)
+        replies = store.exchange_now([take for _, take in takes], claims)
         for (rate, take), taken in zip(takes, replies.taken, strict=True):
             rate.drew(take, taken, now_s)
         for lease, claim, claimed in zip(slots, claims, replies.claimed, strict=True):
@@ -252,7 +257,7 @@ class Limiter:
             self.estimator.observe(reservation.model, reservation.prompt_bytes, usage)
 
     def _note(self, lease: RateLease | SlotLease) -> None:
-        if not self._store.local and self._pump.breaker.up:
+        if self._local is None and self._pump.breaker.up:
             self._pump.note(lease)
 
     # Tell
@@ -280,7 +285,7 @@ class Limiter:
     @property
     def store_up(self) -> bool:
         """Whether the shared counters can be had; the one gauge."""
-        return self._store.local or self._pump.breaker.up
+        return self._local is not None or self._pump.breaker.up
 
     def rows(self, now_s: float) -> list[dict[str, object]]:
         """Every counter this replica knows, fullest first, for `gir limits top` and the admin API."""
@@ -328,7 +333,7 @@ class Limiter:
         for slot in self._counters.slots.values():
             if slot.due(now_s):
                 self._note(slot)
-        if not self._store.local and self._pump.breaker.up:
+        if self._local is None and self._pump.breaker.up:
             await self._pump.exchange()
         await self._store.close()
 

@@ -6,7 +6,7 @@ harm. Adapters live in `gir.stores`; one conformance suite runs against each.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -91,14 +91,11 @@ class Census(msgspec.Struct, frozen=True):
 class LimitStore(Protocol):
     """Counters shared by every replica."""
 
-    local: bool
-    """True when the counters live in this process: exact, never away, and no reason to draw ahead."""
-
-    def exchange_now(self, takes: Sequence[Take], claims: Sequence[Claim]) -> Replies:
-        """As `exchange`, at once. Only for a local store."""
+    async def connect(self) -> None:
+        """Get ready: connections, handshakes. May take long; everything else must not. Raises StoreError."""
 
     async def exchange(self, takes: Sequence[Take], claims: Sequence[Claim]) -> Replies:
-        """One round trip for all questions. Raises StoreError."""
+        """One round trip for all questions, in 50 ms or not at all. Raises StoreError."""
 
     async def census(self, replica: str, ttl_s: float) -> Census:
         """Say that `replica` lives; hear who else does. Raises StoreError."""
@@ -108,3 +105,11 @@ class LimitStore(Protocol):
 
     async def close(self) -> None:
         """Give back connections."""
+
+
+@runtime_checkable
+class LocalLimitStore(LimitStore, Protocol):
+    """Counters in this process: exact, never away, and no reason to draw ahead."""
+
+    def exchange_now(self, takes: Sequence[Take], claims: Sequence[Claim]) -> Replies:
+        """As `exchange`, at once."""

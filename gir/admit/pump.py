@@ -11,7 +11,7 @@ from typing import Protocol
 
 from gir.admit.breaker import StoreBreaker
 from gir.admit.lease import RateLease
-from gir.admit.ports import Census, Claim, Claimed, LimitStore, StoreError, Take, Taken
+from gir.admit.ports import Census, Claim, Claimed, LimitStore, LocalLimitStore, StoreError, Take, Taken
 from gir.admit.rules import Counters
 from gir.admit.slots import SlotLease
 from gir.clock import Clock
@@ -58,7 +58,7 @@ class Pump:
         observer: LimitObserver,
         on_census: Callable[[Census], None],
     ) -> None:
-        self.breaker = StoreBreaker(clock.monotonic_s())
+        self.breaker = StoreBreaker(clock.monotonic_s(), up=isinstance(store, LocalLimitStore))
         self.calls = 0
         """Round trips that carried questions."""
         self._store = store
@@ -106,6 +106,7 @@ class Pump:
 
     async def run(self) -> None:
         """Talk until cancelled."""
+        await self._heartbeat()
         while True:
             await self._pause()
             now_s = self._clock.monotonic_s()
@@ -175,6 +176,8 @@ class Pump:
             return
         self._heartbeat_at_s = now_s + HEARTBEAT_S
         try:
+            if not self.breaker.up:
+                await self._store.connect()
             census = await self._store.census(self._replica, REPLICA_TTL_S)
         except StoreError as error:
             self._failed(error)

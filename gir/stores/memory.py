@@ -12,8 +12,6 @@ SWEEP_EVERY = 4_096
 class MemoryStore:
     """Implements `gir.admit.ports.LimitStore` without leaving the process."""
 
-    local = True
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._meters: dict[str, tuple[Meter, float]] = {}
@@ -36,6 +34,9 @@ class MemoryStore:
 
     async def exchange(self, takes: Sequence[Take], claims: Sequence[Claim]) -> Replies:
         return self.exchange_now(takes, claims)
+
+    async def connect(self) -> None:
+        """Nothing to connect to."""
 
     async def census(self, replica: str, ttl_s: float) -> Census:
         now_s = self._clock.monotonic_s()

@@ -22,6 +22,7 @@ GOLDEN = {
     "INTERNAL": (500, "server_error", "internal_error", False, None),
     "UPSTREAM_FAILED": (502, "server_error", "upstream_failed", False, False),
     "NO_CAPACITY": (503, "server_error", "no_capacity", True, None),
+    "AUTH_UNAVAILABLE": (503, "server_error", "auth_unavailable", True, None),
     "SHUTTING_DOWN": (503, "server_error", "shutting_down", True, None),
     "DEADLINE_EXCEEDED": (504, "server_error", "deadline_exceeded", False, False),
     "LOOP_DETECTED": (508, "server_error", "loop_detected", False, False),
