@@ -1,0 +1,153 @@
+"""Open-loop load: requests leave when the timetable says so, whatever became of the earlier ones.
+
+A closed loop would slow down with the system under test and hide its trouble. The loop is bounded all the same: beyond
+`in_flight_max` a request is not sent but recorded as skipped, never forgotten.
+"""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import msgspec
+
+from chaos.client import Client
+from chaos.history import Record, Recorder
+from gir.clock import Clock
+
+Positive = Annotated[float, msgspec.Meta(gt=0.0)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+_WORDS = ("the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "engines", "count", "tokens")
+
+
+class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send. Choices are drawn with `seed`, so two runs send the same requests at the same moments."""
+
+    url: str
+    rps: Positive
+    duration_s: Positive
+    models: tuple[str, ...]
+    keys: tuple[tuple[str, str], ...] = (("", ""),)
+    """(name, secret) of API keys, taken in turn at random."""
+    stream_share: Share = 0.7
+    poisson: bool = True
+    """False spaces requests evenly."""
+    prompt_tokens: int = 100
+    output_tokens: int = 32
+    """Each request asks for half to one and a half times as many."""
+    prefixes: int = 0
+    """Number of shared prompt beginnings, each of `prefix_tokens`; 0 makes every prompt its own."""
+    prefix_tokens: int = 500
+    in_flight_max: int = 2_000
+    within_s: Positive = 60.0
+    """The client's patience with one request."""
+    headers: tuple[tuple[str, str], ...] = ()
+    seed: int = 1
+
+
+class Planned(msgspec.Struct, frozen=True):
+    """One request before it is sent."""
+
+    at_s: float
+    """Seconds after the start."""
+    record: Record
+    request: bytes
+
+
+def timetable(plan: LoadPlan) -> Iterator[Planned]:
+    """Every request of a plan, in order of time."""
+    chance = random.Random(plan.seed)
+    host = urlsplit(plan.url).netloc
+    base = urlsplit(plan.url).path.rstrip("/")
+    at_s, number = 0.0, 0
+    while True:
+        at_s += chance.expovariate(plan.rps) if plan.poisson else 1.0 / plan.rps
+        if at_s >= plan.duration_s:
+            return
+        number += 1
+        name, secret = chance.choice(plan.keys)
+        model = chance.choice(plan.models)
+        stream = chance.random() < plan.stream_share
+        tokens = max(1, round(plan.output_tokens * chance.uniform(0.5, 1.5)))
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": _prompt(plan, chance, number)}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": stream,
+        }
+        lines = [f"POST {base}/v1/chat/completions HTTP/1.1", f"host: {host}", "content-type: application/json"]
+        lines += [f"{header}: {value}" for header, value in plan.headers]
+        if secret:
+            lines.append(f"authorization: Bearer {secret}")
+        data = json.dumps(body).encode()
+        head = "\r\n".join([*lines, f"content-length: {len(data)}", "", ""]).encode()
+        record = Record(number=number, model=model, stream=stream, key=name, tokens_expected=tokens)
+        yield Planned(at_s, record, head + data)
+
+
+def _prompt(plan: LoadPlan, chance: random.Random, number: int) -> str:
+    prefix = ""
+    if plan.prefixes:
+        prefix = _text(random.Random(chance.randrange(plan.prefixes)), plan.prefix_tokens)
+    return f"{prefix}{number}: {_text(chance, plan.prompt_tokens)}"
+
+
+def _text(chance: random.Random, tokens: int) -> str:
+    """About `tokens` tokens of text, at four bytes each."""
+    words: list[str] = []
+    size = 0
+    while size < tokens * 4:
+        words.append(chance.choice(_WORDS))
+        size += len(words[-1]) + 1
+    return " ".join(words) + " "
+
+
+class Load:
+    """Runs a plan. `records` grows as requests end; `watch` is called with each."""
+
+    def __init__(self, plan: LoadPlan, clock: Clock, watch: Callable[[Record], None] | None = None) -> None:
+        parts = urlsplit(plan.url)
+        if parts.scheme != "http" or parts.hostname is None:
+            raise ValueError(f"url is {plan.url!r}: use http://host:port of a router")
+        self.plan = plan
+        self.records: list[Record] = []
+        self.started_s = 0.0
+        self._clock = clock
+        self._watch = watch
+        self._client = Client(parts.hostname, parts.port or 80, clock)
+        self.in_flight = 0
+
+    async def run(self) -> list[Record]:
+        """Send everything, wait for every answer, return the history in order of numbers."""
+        self.started_s = self._clock.monotonic_s()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for planned in timetable(self.plan):
+                    due_s = self.started_s + planned.at_s
+                    await self._clock.sleep_s(due_s - self._clock.monotonic_s())
+                    planned.record.scheduled_s = due_s
+                    planned.record.sent_s = self._clock.monotonic_s()
+                    if self.in_flight < self.plan.in_flight_max:
+                        self.in_flight += 1
+                        _ = group.create_task(self._one(planned))
+                    else:
+                        planned.record.ended = "skipped"
+                        self._ended(planned.record)
+        finally:
+            self._client.close()
+        return sorted(self.records, key=lambda record: record.number)
+
+    async def _one(self, planned: Planned) -> None:
+        try:
+            await self._client.call(planned.request, Recorder(planned.record), within_s=self.plan.within_s)
+        finally:
+            self.in_flight -= 1
+        self._ended(planned.record)
+
+    def _ended(self, record: Record) -> None:
+        self.records.append(record)
+        if self._watch is not None:
+            self._watch(record)
