@@ -62,7 +62,7 @@ def _event(delta: bytes, tail: bytes = b"") -> bytes:
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
-_COMPLETION = _answer(
+COMPLETION = _answer(
     b'{"id":"chatcmpl-0123456789abcdef","object":"chat.completion","created":1700000000,"model":"bench",'
     b'"choices":[{"index":0,"message":{"role":"assistant","content":"ok"},"finish_reason":"stop"}],'
     + _USAGE % (1, 101)
@@ -156,7 +156,7 @@ class EngineConnection(asyncio.Protocol):
         elif _STREAM.search(body):
             self._start_stream(body)
         else:
-            self._transport.write(_COMPLETION)
+            self._transport.write(COMPLETION)
 
     def _start_stream(self, body: bytes) -> None:
         asked = _TOKENS_MAX.search(body)
