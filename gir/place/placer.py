@@ -5,6 +5,8 @@ hysteresis) and decides by pure rules over a `ClusterView` and a `PolicySnapshot
 so the same sequence of calls always gives the same answers.
 """
 
+from typing import Any
+
 import msgspec
 
 from gir.model.cluster import ClusterView
@@ -128,6 +130,31 @@ class Placer:
             if trust is None:
                 trust = self.trust[dispatch.cluster] = Trust()
             trust.observe(dispatch.cached_tokens, usage.cached_tokens)
+
+    def status(self) -> dict[str, Any]:
+        """What this replica remembers, JSON-able: affinity, trust in predictions, own work and spills."""
+        names = sorted({*self.trust, *(state.id for state in self._view.clusters)})
+        return {
+            "affinity": {
+                "blocks": len(self.affinity),
+                "blocks_max": self.affinity.blocks_max,
+                "sessions": len(self.sessions),
+            },
+            "clusters": [
+                {
+                    "cluster": name,
+                    "in_flight": self.loads.open(name),
+                    "cache_trust": self.trust[name].value if name in self.trust else None,
+                    "cache_divergence": self.trust[name].divergence if name in self.trust else None,
+                    "cache_samples": self.trust[name].samples if name in self.trust else 0,
+                }
+                for name in names
+            ],
+            "spilled": [
+                {"model": kind.model, "criticality": kind.criticality.label, "tiers": memory.spilled()}
+                for kind, memory in self._memory.items()
+            ],
+        }
 
     def _decide(self, decision: Decision, rows: list[Row], *, advance: bool) -> None:
         """Draw a tier, score the candidates and put them in order.

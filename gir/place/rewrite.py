@@ -24,13 +24,14 @@ _NOBODY = PolicySnapshot()
 class Rewriter:
     """Applies aliases and rules, and runs the trials behind them."""
 
-    __slots__ = ("_aliases", "_any_model", "_by_model", "_events", "_live", "_policy", "_view", "trials")
+    __slots__ = ("_aliases", "_any_model", "_by_model", "_events", "_launched", "_live", "_policy", "_view", "trials")
 
     def __init__(self) -> None:
         self._policy = _NOBODY
         self._aliases: dict[str, str] = {}
         self._by_model: dict[str, list[CanaryRule]] = {}
         self._any_model: list[CanaryRule] = []
+        self._launched: dict[str, CanaryRule] = {}
         self._view = ClusterView()
         self._live: dict[str, bool] = {}
         self._events: list[CanaryEvent] = []
@@ -82,7 +83,11 @@ class Rewriter:
         self._policy = policy
         self._aliases = {alias: str(each.name) for each in policy.models for alias in each.aliases}
         self._by_model, self._any_model = {}, []
-        for rule in policy.rewrites:
+        listed = {rule.name: rule for rule in policy.rewrites}
+        for name in [name for name in self._launched if name in listed]:
+            del self._launched[name]
+        rules = [*self._launched.values(), *policy.rewrites]
+        for rule in rules:
             for name in {match.model for match in rule.matches if match.model is not None}:
                 self._by_model.setdefault(name, []).append(rule)
             if any(match.model is None for match in rule.matches):
@@ -92,9 +97,25 @@ class Rewriter:
                 self.trials[rule.name] = Trial(rule, now_s, self._events)
             else:
                 trial.adopt(rule, now_s)
-        names = {rule.name for rule in policy.rewrites}
+        names = {rule.name for rule in rules}
         for gone in [name for name in self.trials if name not in names]:
             del self.trials[gone]
+
+    def launch(self, rule: CanaryRule, now_s: float, by: str) -> None:
+        """Add a rule beside the policy's, ahead of them, for as long as this process runs.
+
+        A policy that brings a rule of the same name takes over. Raises ValueError when the policy has one already.
+        """
+        if any(rule.name == each.name for each in self._policy.rewrites):
+            raise ValueError(f"the policy has a rule called {rule.name}; change it there, or choose another name")
+        self._launched[rule.name] = rule
+        self.adopt(self._policy, now_s)
+        self.trials[rule.name].start(now_s, by)
+
+    @property
+    def policy(self) -> PolicySnapshot:
+        """The policy whose rules are in force."""
+        return self._policy
 
     def trial(self, rule: str) -> Trial:
         """The trial of a rule by name; raises KeyError naming those there are."""

@@ -92,6 +92,10 @@ class TierMemory:
             for headroom, trend, spilled, share in zip(headrooms, trends, self._spilled, shares, strict=True)
         )
 
+    def spilled(self) -> dict[TierName, float]:
+        """Remembered spilled share of each tier."""
+        return dict(zip(self._names, self._spilled, strict=True))
+
     def _fit(self, tiers: tuple[TierLoad, ...], now_s: float) -> None:
         """Start over when the tiers are others than last time."""
         names = tuple(tier.name for tier in tiers)
@@ -118,9 +122,7 @@ class TierMemory:
             self._slope[position] += weight * (slope - self._slope[position])
 
     def __repr__(self) -> str:
-        spilled = ", ".join(
-            f"{name} {share:.2f}" for name, share in zip(self._names, self._spilled, strict=True) if share > 0.0
-        )
+        spilled = ", ".join(f"{name} {share:.2f}" for name, share in self.spilled().items() if share > 0.0)
         return f"<TierMemory spilled: {spilled or 'nothing'}>"
 
 

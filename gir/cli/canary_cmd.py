@@ -1,0 +1,116 @@
+"""`gir canary start|status|promote|abort`: watch and steer the rules that split a model's callers."""
+
+import argparse
+import sys
+import urllib.parse
+from typing import Any
+
+from gir.cli.client import AdminError, add_client_arguments, call, report, show_json
+
+_EPILOG = """examples:
+  gir canary status
+  gir canary start next                                     a rule of the policy, from its first stage
+  gir canary start next --model llama --to llama-2 --weight 5 --plan 0:5 300:25 900:50
+  gir canary promote next
+  gir canary abort next --reason "wrong answers in German"
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """An action, the rule, and what a new rule needs."""
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.epilog = _EPILOG
+    parser.add_argument("action", choices=("start", "status", "promote", "abort"))
+    parser.add_argument("rule", nargs="?", help="name of the rule (all of them for status)")
+    new = parser.add_argument_group("a new rule, kept until the router restarts (put it into the policy to keep it)")
+    new.add_argument("--model", help="model that clients ask for; it stays the control")
+    new.add_argument("--to", help="model of the canary")
+    new.add_argument("--weight", type=int, default=5, metavar="PERCENT", help="share of callers (default: %(default)s)")
+    new.add_argument("--plan", nargs="+", default=[], metavar="S:PERCENT", help="raise to PERCENT after S seconds")
+    new.add_argument("--no-guard", action="store_true", help="do not abort when it does worse than the control")
+    new.add_argument("--dry-run", action="store_true", help="draw and count, but send everything to the control")
+    parser.add_argument("--reason", default="", help="words for the audit log (abort)")
+    add_client_arguments(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it and print the rule's state; exit code 1 when `status RULE` finds it aborted."""
+    try:
+        if arguments.action == "status":
+            return _status(arguments)
+        if not arguments.rule:
+            raise AdminError(f"{arguments.action} needs the name of a rule; gir canary status lists them", 2)
+        row = call(arguments, *_target(arguments), method="POST", body=_body(arguments))
+    except AdminError as error:
+        return report(error, "canary")
+    if arguments.json:
+        show_json(row)
+    else:
+        sys.stdout.write(describe(row))
+    return 0
+
+
+def describe(row: dict[str, Any]) -> str:
+    """One rule as a few lines."""
+    stage = f", stage {row['stage']} of {row['stages']}" if row["stages"] else ""
+    dry = ", dry run" if row["dry_run"] else ""
+    reason = f": {row['reason']}" if row["reason"] else ""
+    lines = [f"{row['rule']}  {row['state']}{reason} ({row['running_s']:.0f} s{stage}{dry})"]
+    lines += [
+        f"  {each['role']:<8} {each['model']:<32} {each['share']:>6.1%}  "
+        f"{each['requests']} requests, {each['errors']} errors"
+        for each in row["targets"]
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _status(arguments: argparse.Namespace) -> int:
+    answer = call(arguments, "/admin/canaries")
+    rows = [row for row in answer["canaries"] if arguments.rule in (None, row["rule"])]
+    if arguments.rule and not rows:
+        raise AdminError(f"no rule is called {arguments.rule}; gir canary status lists them", 1)
+    if arguments.json:
+        show_json(rows[0] if arguments.rule else answer)
+    elif rows:
+        sys.stdout.write("".join(describe(row) for row in rows))
+    else:
+        sys.stdout.write("no canaries: the policy has no rewrites, and none was started\n")
+    return 1 if arguments.rule and rows[0]["state"] == "aborted" else 0
+
+
+def _target(arguments: argparse.Namespace) -> tuple[str]:
+    if arguments.action == "start" and (arguments.model or arguments.to):
+        return ("/admin/canaries",)
+    return (f"/admin/canaries/{urllib.parse.quote(arguments.rule, safe='')}/{arguments.action}",)
+
+
+def _body(arguments: argparse.Namespace) -> dict[str, Any]:
+    if arguments.action == "abort":
+        return {"reason": arguments.reason}
+    if arguments.action != "start" or not (arguments.model or arguments.to):
+        return {}
+    if not (arguments.model and arguments.to):
+        raise AdminError("a new rule needs both --model and --to", 2)
+    if not 0 <= arguments.weight <= 100:
+        raise AdminError(f"--weight is {arguments.weight}; use 0 to 100", 2)
+    return {
+        "name": arguments.rule,
+        "matches": [{"model": arguments.model}],
+        "targets": [
+            {"model": arguments.model, "weight": 100 - arguments.weight},
+            {"model": arguments.to, "weight": arguments.weight},
+        ],
+        "guard": None if arguments.no_guard else {},
+        "plan": [_stage(each) for each in arguments.plan],
+        "dry_run": arguments.dry_run,
+    }
+
+
+def _stage(text: str) -> tuple[float, int]:
+    after, colon, percent = text.partition(":")
+    try:
+        if not colon:
+            raise ValueError(text)
+        return float(after), int(percent)
+    except ValueError:
+        raise AdminError(f"--plan has '{text}'; write SECONDS:PERCENT, such as 300:25", 2) from None

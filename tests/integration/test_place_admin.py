@@ -1,0 +1,185 @@
+"""The admin API and the commands of placement, end to end on a real socket."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from prometheus_client.registry import CollectorRegistry
+
+from gir.admin.canary import CanaryApi
+from gir.admin.explain import ExplainApi
+from gir.cli import canary_cmd, explain_cmd
+from gir.clock import ManualClock
+from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ModelPolicy, RuleMatch
+from gir.place import Placer, Rewriter
+from gir.telemetry.admin import AdminAccess, AdminServer, Readiness, build_app
+from tests.support.placing import NOW_S, cluster, plan, policy, pool, request, view
+
+RULE = CanaryRule(
+    name="next",
+    matches=(RuleMatch(model="llama"),),
+    targets=(CanaryTarget(model="llama", weight=90), CanaryTarget(model="llama-next", weight=10)),
+    guard=CanaryGuard(),
+)
+
+
+@pytest.fixture
+async def router() -> AsyncIterator[SimpleNamespace]:
+    world = SimpleNamespace(
+        placer=Placer(),
+        rewriter=Rewriter(),
+        clock=ManualClock(monotonic_s=NOW_S),
+        policy=policy(rewrites=(RULE,), models=(ModelPolicy(name="llama", aliases=("gpt-4",)),)),
+        view=view(
+            cluster("cheap", rtt_s=0.1, load={"slots_free": 2}),
+            cluster("dear", tier="on_demand", pools=[pool(), pool(model="llama-next")]),
+            cluster("us", region="us", backoff_until_s=NOW_S + 9.0),
+        ),
+        events=[],
+    )
+    errors: list[BaseException] = []
+    now: dict[str, Callable[[], Any]] = {"view": lambda: world.view, "policy": lambda: world.policy}
+    app = build_app(
+        registry=CollectorRegistry(),
+        readiness=lambda: Readiness(True),
+        access=AdminAccess(),
+        on_error=lambda _, error: errors.append(error),
+    )
+    app.add_routes(ExplainApi(world.placer, world.rewriter, world.clock, **now).routes())
+    app.add_routes(CanaryApi(world.rewriter, world.clock, **now, on_event=world.events.append).routes())
+    server = AdminServer(app)
+    await server.start("127.0.0.1", 0)
+    world.url = f"http://127.0.0.1:{server.port}"
+    yield world
+    await server.close()
+    assert errors == []
+
+
+async def command(module: Any, router: SimpleNamespace, *argv: str) -> int:
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(command="x")
+    module.add_arguments(parser)
+    return await asyncio.to_thread(module.run, parser.parse_args([*argv, "--admin-url", router.url]))
+
+
+async def test_explain_tells_the_story_of_a_spill(router, capsys):
+    assert await command(explain_cmd, router, "--model", "gpt-4", "--session", "s-1", "--draw", "0.99") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("llama -> dear (spill: the cheaper tier's headroom is short")
+    for part in (
+        "canary    rule=next draw=",
+        "> on_demand",
+        "rtt",
+        "queue",
+        "prefill",
+        "us  backoff: asked for less work",
+    ):
+        assert part in told
+
+
+async def test_explain_reads_a_real_body_and_counts_nothing(router, capsys, tmp_path):
+    body = tmp_path / "body.json"
+    body.write_text(json.dumps({"model": "llama", "messages": [{"role": "user", "content": "x" * 8_000}]}))
+    for _ in range(30):
+        assert await command(explain_cmd, router, "--body", str(body), "--json") == 0
+    answer = json.loads(capsys.readouterr().out.split("\n}\n")[0] + "\n}")
+    assert answer["placement"]["ranked"][0]["terms"][2]["detail"].startswith("2")
+    assert router.placer.loads.open("cheap") == router.placer.loads.open("dear") == 0
+    assert len(router.placer.decisions) == 0
+
+
+async def test_explain_ends_with_one_when_nobody_can_take_it(router, capsys):
+    assert await command(explain_cmd, router, "--model", "llama", "--region", "us") == 1
+    told = capsys.readouterr().out
+    assert "nobody (503)" in told
+    assert "earliest recovery in 9.0 s" in told
+    assert "cheap  residency" in told
+    assert await command(explain_cmd, router, "--model", "llama", "--region", "us", "--cluster", "cheap") == 1
+    assert "nobody (403)" in capsys.readouterr().out
+    assert await command(explain_cmd, router, "--model", "gone") == 1
+    assert "no cluster has ever reported this model (404)" in capsys.readouterr().out
+
+
+async def test_a_real_decision_and_its_retry_are_told_by_request_id(router, capsys):
+    asked = request("req-7", prompt_tokens_estimate=4_000)
+    first = plan(router.placer, router.view, asked, policy=router.policy)
+    plan(router.placer, router.view, asked, policy=router.policy, tried=frozenset({first.ranked[0].cluster}))
+    assert await command(explain_cmd, router, "req-7") == 0
+    told = capsys.readouterr().out
+    assert "attempt 1\n" in told
+    assert "attempt 2\n" in told
+    assert "tried: an attempt of this request was already made here" in told
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (("req-unknown",), 1, "no decision for request 'req-unknown'"),
+        ((), 2, "give --model or --body"),
+        (("--model", "llama", "--draw", "1.5"), 1, "draw is 1.5; use a number in [0, 1)"),
+        (("--body", "/nonexistent.json"), 2, "/nonexistent.json"),
+        (("--model", "llama", "--header", "x"), 2, "write it as NAME=VALUE"),
+        (("--model", "llama", "--trusted", "--header", "x-gir-canary=typo"), 1, "use one of llama, llama-next"),
+    ],
+)
+async def test_wrong_questions_are_answered_with_the_fix(router, capsys, argv, code, said):
+    assert await command(explain_cmd, router, *argv) == code
+    assert said in capsys.readouterr().err
+
+
+async def test_a_canary_is_started_promoted_and_aborted_by_command(router, capsys):
+    assert await command(canary_cmd, router, "status") == 0
+    assert "next  running" in capsys.readouterr().out
+    assert await command(canary_cmd, router, "promote", "next") == 0
+    assert "llama-next" in capsys.readouterr().out
+    assert await command(canary_cmd, router, "abort", "next", "--reason", "bad German") == 0
+    assert "aborted: bad German" in capsys.readouterr().out
+    assert await command(canary_cmd, router, "status", "next") == 1
+    assert await command(canary_cmd, router, "start", "next") == 0
+    assert [event.action for event in router.events] == ["promote", "abort", "start"]
+    assert {event.by for event in router.events} == {"local"}
+
+
+async def test_a_new_canary_is_launched_by_command_and_obeyed(router, capsys):
+    launch = ("start", "try", "--model", "llama", "--to", "llama-next", "--weight", "100", "--plan", "0:0", "60:100")
+    assert await command(canary_cmd, router, *launch) == 0
+    assert "stage 1 of 2" in capsys.readouterr().out
+    assert await command(explain_cmd, router, "--model", "llama") == 0
+    assert "rule=try" in capsys.readouterr().out
+    assert await command(canary_cmd, router, "start", "next", "--model", "llama", "--to", "llama-next") == 1
+    assert "the policy has a rule called next" in capsys.readouterr().err
+    assert await command(canary_cmd, router, "start", "bad", "--model", "llama", "--to", "nobody") == 1
+    assert "targets[1].model is 'nobody', which no cluster serves" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (("promote",), 2, "needs the name of a rule"),
+        (("abort", "nope"), 1, "no rewrite rule is called 'nope'; there are: next"),
+        (("status", "nope"), 1, "no rule is called nope"),
+        (("start", "x", "--model", "llama"), 2, "needs both --model and --to"),
+        (("start", "x", "--model", "a", "--to", "b", "--plan", "soon"), 2, "write SECONDS:PERCENT"),
+    ],
+)
+async def test_wrong_canary_commands_name_the_fix(router, capsys, argv, code, said):
+    assert await command(canary_cmd, router, *argv) == code
+    assert said in capsys.readouterr().err
+
+
+async def test_status_of_placement_shows_own_work_and_trust(router):
+    import urllib.request
+
+    router.placer.dispatched(request(), "cheap", NOW_S)
+    plan(router.placer, router.view, policy=router.policy)
+
+    def read() -> Any:
+        with urllib.request.urlopen(router.url + "/admin/placement") as answer:
+            return json.load(answer)
+
+    status = await asyncio.to_thread(read)
+    assert {each["cluster"]: each["in_flight"] for each in status["clusters"]} == {"cheap": 1, "dear": 0, "us": 0}
