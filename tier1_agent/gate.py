@@ -115,16 +115,14 @@ class Gate:
         """The overflow answer, with the time the queue would take at the present pace."""
         retry_after_s = min(RETRY_AFTER_MAX_S, max(1.0, (self.waiting + 1) * self._gap_s))
         message = f"every pod is at its concurrency cap and {detail}"
-        return RequestError(self.settings.overflow, message, origin="agent", retry_after_s=retry_after_s)
+        return RequestError(self.settings.overflow, message, retry_after_s=retry_after_s)
 
     def failure(self, waiter: Waiter) -> RequestError:
         """Why a waiter that was not called must go."""
         if waiter.state is WaiterState.EVICTED:
             return self.refusal(f"the queue is full of more important requests than {waiter.criticality.label} ones")
         if waiter.deadline_s <= waiter.patience_s:
-            return RequestError(
-                ErrorKind.DEADLINE_EXCEEDED, "the request's deadline passed in the queue", origin="agent"
-            )
+            return RequestError(ErrorKind.DEADLINE_EXCEEDED, "the request's deadline passed in the queue")
         return self.refusal(f"none came free within {self.settings.wait_max_s:g} s (gate.wait_max_s)")
 
     def _evict_below(self, criticality: Criticality) -> bool:

@@ -104,10 +104,12 @@ def _prefer_adapter(pool: Pool, adapter: ModelId, costs: list[float]) -> None:
 
 
 def _fit_context(pool: Pool, tokens: int, costs: list[float]) -> None:
-    for pod in pool.pods:
-        limit = pod.spec.context_tokens_max
-        if limit is not None and tokens > limit:
-            costs[pod.bit] = INFINITE
+    """Leave out pods whose context is too short; when that is all of them, the engine shall say so itself."""
+    limits = [(pod.bit, pod.spec.context_tokens_max) for pod in pool.pods]
+    short = [bit for bit, limit in limits if limit is not None and tokens > limit]
+    if any(cost < INFINITE for bit, cost in enumerate(costs) if bit not in short):
+        for bit in short:
+            costs[bit] = INFINITE
 
 
 def _prefer_home(pool: Pool, session: bytes, costs: list[float]) -> None:

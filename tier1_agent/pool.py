@@ -314,8 +314,9 @@ class Pool:
         pod, output = ticket.pod, usage.completion_tokens
         if output > 0:
             self.output_tokens.observe(output)
-        if output > 1 and ticket.first_token_s is not None:
-            pod.token_gap_s.observe((now_s - ticket.first_token_s) / (output - 1))
+        if output > 1:
+            first_s = ticket.first_token_s if ticket.first_token_s is not None else ticket.expected_first_s
+            pod.token_gap_s.observe(max(0.0, now_s - first_s) / (output - 1))
         if usage.prompt_tokens > 0 and ticket.prompt_bytes:
             self.bytes_per_token.observe(ticket.prompt_bytes / usage.prompt_tokens)
         # Many engines leave cached tokens out, which reads as zero: believed only from those that have named some.

@@ -1,0 +1,103 @@
+"""Command line of the agent.
+
+Exit codes: 0 stopped as asked (or the file is good), 1 failed while running, 2 cannot start: bad configuration, bad
+usage, or an address that is taken.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from tier1_agent.files import ConfigError
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_CANNOT_START = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `gir-agent`; returns the exit code."""
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except ConfigError as error:
+        print(f"gir-agent: {error}", file=sys.stderr)
+        return EXIT_CANNOT_START
+    except KeyboardInterrupt:
+        return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gir-agent", description="Tier 1: routes a cluster's requests to its pods and reports to the routers.",
+        epilog="exit codes: 0 stopped as asked, or the file is good; 1 failed while running; 2 cannot start",
+    )  # fmt: skip
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    serve = commands.add_parser("serve", help="run the agent")
+    serve.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="configuration file (YAML)")
+    serve.set_defaults(run=_serve)
+    config = commands.add_parser("config", help="check a configuration file, or print its JSON Schema")
+    actions = config.add_subparsers(required=True, metavar="ACTION")
+    check = actions.add_parser("check", help="say what is wrong with a file")
+    check.add_argument("file", type=Path, metavar="FILE")
+    check.add_argument("--json", action="store_true", help="machine-readable answer")
+    check.set_defaults(run=_check)
+    schema = actions.add_parser("schema", help="print the JSON Schema")
+    schema.set_defaults(run=_schema)
+    return parser
+
+
+def _serve(args: argparse.Namespace) -> int:
+    import uvloop
+
+    from tier1_agent.app import serve
+    from tier1_agent.config import load
+
+    config = load(args.config)
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(config, base=args.config.parent, log_stream=sys.stderr))
+    except OSError as error:
+        print(f"gir-agent: {_cannot_listen(error, config.listen, config.admin.listen)}", file=sys.stderr)
+        return EXIT_CANNOT_START
+    return EXIT_OK
+
+
+def _cannot_listen(error: OSError, *addresses: str) -> str:
+    return f"cannot listen on {' or '.join(addresses)}: {error.strerror or error}; free the port or change the address"
+
+
+def _check(args: argparse.Namespace) -> int:
+    from tier1_agent.config import load
+    from tier1_agent.discovery import read_pods
+
+    try:
+        config = load(args.file)
+        pods = len(read_pods(args.file.parent / config.pods.file)) if config.pods.file else len(config.pods.static)
+    except ConfigError as error:
+        if not args.json:
+            raise
+        print(json.dumps({"ok": False, "error": str(error)}))
+        return EXIT_CANNOT_START
+    warning = "" if pods else "no pod is listed"
+    if args.json:
+        print(json.dumps({"ok": True, "cluster": config.cluster, "pods": pods, "warning": warning}))
+    else:
+        print(f"{args.file}: good: cluster {config.cluster}, {pods} pods{f'; warning: {warning}' if warning else ''}")
+    return EXIT_OK
+
+
+def _schema(_: argparse.Namespace) -> int:
+    from tier1_agent.config import AgentConfig
+
+    print(json.dumps(msgspec.json.schema(AgentConfig), indent=2))
+    return EXIT_OK
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,260 @@
+"""The agent's one configuration file: its shape, its bounds, and what cannot be checked field by field.
+
+Times end in `_s`; 0 never means "no limit". Secrets are named (environment, file) or given, and never printed.
+"""
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from gir.model.errors import ErrorKind
+from gir.model.policy.base import Section
+from gir.net.pool import Endpoint
+from tier1_agent.discovery import PodEntry, pods_of
+from tier1_agent.files import ConfigError, parse, read_text
+from tier1_agent.gate import GateSettings
+from tier1_agent.pool import PoolSettings
+from tier1_agent.scorers import PRESETS, Preset, Weights
+
+Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+
+
+class Secret(Section, frozen=True, kw_only=True):
+    """A credential: exactly one of `env` (variable), `file` (its first line) and `value`."""
+
+    env: str | None = None
+    file: str | None = None
+    value: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Secret from {'env' if self.env else 'file' if self.file else 'value'}>"
+
+    def read(self, field: str) -> str:
+        """The credential. Raises ConfigError naming `field`."""
+        if sum(source is not None for source in (self.env, self.file, self.value)) != 1:
+            raise ConfigError(f"{field}: give exactly one of env, file and value")
+        if self.env is not None:
+            text = os.environ.get(self.env, "")
+            where = f"the environment variable {self.env}"
+        elif self.file is not None:
+            text, where = read_text(Path(self.file)).strip(), self.file
+        else:
+            text, where = self.value or "", "value"
+        if not text or not text.isascii() or not text.isprintable() or " " in text:
+            raise ConfigError(f"{field}: {where} holds no usable credential; give printable ASCII without spaces")
+        return text
+
+
+class AdminSection(Section, frozen=True, kw_only=True):
+    """Admin port. Without tokens only this machine may call."""
+
+    listen: str = "127.0.0.1:9101"
+    tokens: tuple[Secret, ...] = ()
+    public_metrics: bool = False
+    """/metrics without a token, for scrapers."""
+
+
+class PodsSection(Section, frozen=True, kw_only=True):
+    """Where pods come from: a file that is watched, or a list right here."""
+
+    file: str | None = None
+    static: tuple[PodEntry, ...] = ()
+    poll_s: Seconds = 1.0
+
+
+class ScrapeSection(Section, frozen=True, kw_only=True):
+    """How pods' metrics are read."""
+
+    interval_s: Annotated[float, msgspec.Meta(ge=0.05, le=10.0)] = 0.25
+    timeout_s: Seconds = 1.0
+    stale_periods: Annotated[int, msgspec.Meta(ge=2, le=100)] = 3
+    """Periods without a good scrape after which a pod gets no new work."""
+    ramp_s: Annotated[float, msgspec.Meta(gt=0.0, le=600.0)] = 10.0
+    page_bytes_max: Annotated[int, msgspec.Meta(ge=1_024)] = 4 * 1024 * 1024
+    models_interval_s: Seconds = 10.0
+    """How often a pod's own model list is read: it names loaded adapters."""
+
+
+class PickerSection(Section, frozen=True, kw_only=True):
+    """A preset, and weights that differ from it (`expectedWork`, `prefix`, `lru`, `queue`, ...)."""
+
+    preset: Preset = "weighted"
+    weights: dict[str, float] = msgspec.field(default_factory=dict)
+    prefix_bytes_max: Annotated[int, msgspec.Meta(ge=1024 * 1024)] = 64 * 1024 * 1024
+
+
+class GateSection(Section, frozen=True, kw_only=True):
+    """Concurrency per pod and the queue before it."""
+
+    concurrent_max_per_pod: Count | None = None
+    queue_max: Annotated[int, msgspec.Meta(ge=0)] = 1_000
+    wait_max_s: Annotated[float, msgspec.Meta(gt=0.0, le=600.0)] = 60.0
+    overflow_status: Literal[429, 503] = 429
+
+
+class ForwardSection(Section, frozen=True, kw_only=True):
+    """Deadlines and bounds of the data path."""
+
+    attempts_max: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
+    connect_s: Seconds = 0.5
+    head_s: Seconds = 120.0
+    first_token_s: Seconds = 120.0
+    idle_s: Seconds = 60.0
+    total_s: Seconds = 3_600.0
+    body_bytes_max: Count = 32 * 1024 * 1024
+    response_bytes_max: Count = 64 * 1024 * 1024
+
+
+class DrainSection(Section, frozen=True, kw_only=True):
+    """SIGTERM: how long the door stays open, and how long streams may finish."""
+
+    listen_s: Annotated[float, msgspec.Meta(ge=0.0, le=600.0)] = 2.0
+    finish_s: Annotated[float, msgspec.Meta(ge=0.0, le=3_600.0)] = 30.0
+
+
+class TelemetrySection(Section, frozen=True, kw_only=True):
+    """Logs."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["json", "text"] = "json"
+    access_log: bool = False
+    """One line for each request; the router has its own."""
+
+
+class TlsSection(Section, frozen=True, kw_only=True):
+    """Certificate of the data port; with `client_ca` only routers whose certificate it signed may call."""
+
+    cert: str
+    key: str
+    client_ca: str | None = None
+
+
+class BeatTlsSection(Section, frozen=True, kw_only=True):
+    """TLS towards the routers' beat port. Without `ca` the system's authorities are trusted."""
+
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+
+class AgentConfig(Section, frozen=True, kw_only=True):
+    """Everything one agent is told."""
+
+    cluster: Name
+    region: Name
+    zone: str = ""
+    tier: Name
+    price_per_slot_hour: Annotated[float, msgspec.Meta(ge=0.0)] = 0.0
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    listen: str = "127.0.0.1:8101"
+    advertise_url: str | None = None
+    admin: AdminSection = AdminSection()
+    token: Secret | None = None
+    insecure_no_auth: bool = False
+    tls: TlsSection | None = None
+    routers: tuple[str, ...] = ()
+    beat_tls: BeatTlsSection | None = None
+    pods: PodsSection = PodsSection()
+    scrape: ScrapeSection = ScrapeSection()
+    picker: PickerSection = PickerSection()
+    gate: GateSection = GateSection()
+    forward: ForwardSection = ForwardSection()
+    drain: DrainSection = DrainSection()
+    telemetry: TelemetrySection = TelemetrySection()
+
+    def pool_settings(self) -> PoolSettings:
+        """What pools need of it."""
+        return PoolSettings(
+            weights=_weights(self.picker),
+            round_robin=self.picker.preset == "roundrobin",
+            stale_after_s=self.scrape.interval_s * self.scrape.stale_periods,
+            ramp_s=self.scrape.ramp_s,
+            index_bytes_max=self.picker.prefix_bytes_max,
+            concurrent_max_per_pod=self.gate.concurrent_max_per_pod,
+        )
+
+    def gate_settings(self) -> GateSettings:
+        """What the gate needs of it."""
+        overflow = ErrorKind.OVERLOADED if self.gate.overflow_status == 429 else ErrorKind.NO_CAPACITY
+        return GateSettings(queue_max=self.gate.queue_max, wait_max_s=self.gate.wait_max_s, overflow=overflow)
+
+
+def load(path: Path) -> AgentConfig:
+    """Read and check a configuration file. Raises ConfigError naming field, value and fix."""
+    config = parse(read_text(path), AgentConfig, source=str(path))
+    try:
+        _check(config, path.parent)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    return config
+
+
+def host_and_port(text: str, field: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"{field} is {text!r}: write host:port, such as 127.0.0.1:8101 (port 0 takes any)")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _check(config: AgentConfig, base: Path) -> None:
+    """What spans fields or the world outside."""
+    host_and_port(config.listen, "listen")
+    host_and_port(config.admin.listen, "admin.listen")
+    for index, router in enumerate(config.routers):
+        host_and_port(router, f"routers[{index}]")
+    if config.token is None and not config.insecure_no_auth:
+        raise ConfigError("token is missing: give one (token: {file: ...}), or say insecure_no_auth: true")
+    if config.token is not None:
+        config.token.read("token")
+    if config.advertise_url is not None:
+        try:
+            Endpoint.parse(config.advertise_url)
+        except ValueError as error:
+            raise ConfigError(f"advertise_url: {error}") from None
+    _check_pods(config.pods, base)
+    _check_gate(config.gate)
+    _weights(config.picker)
+
+
+def _check_pods(pods: PodsSection, base: Path) -> None:
+    if (pods.file is None) == (not pods.static):
+        raise ConfigError("pods: give either file (a YAML file of pods, watched) or static (a list), and not both")
+    if pods.static:
+        pods_of(pods.static, source="pods.static")
+    elif pods.file is not None and not (base / pods.file).is_file():
+        raise ConfigError(
+            f"pods.file is {pods.file!r}: no such file beside the configuration file; create it or correct the path"
+        )
+
+
+def _check_gate(gate: GateSection) -> None:
+    """A limit that nothing enforces is a trap: refuse it."""
+    default = GateSection()
+    if gate.concurrent_max_per_pod is not None:
+        return
+    for field in ("queue_max", "wait_max_s", "overflow_status"):
+        value = getattr(gate, field)
+        if value != getattr(default, field):
+            raise ConfigError(
+                f"gate.{field} is {value} but gate.concurrent_max_per_pod is not set, so nothing ever waits and the "
+                "limit would never apply; set gate.concurrent_max_per_pod or remove it"
+            )
+
+
+def _weights(picker: PickerSection) -> Weights:
+    """The preset's weights with the given ones put over them."""
+    if not picker.weights:
+        return PRESETS[picker.preset]
+    if picker.preset == "roundrobin":
+        raise ConfigError("picker.weights: the roundrobin preset weighs nothing; choose another preset or remove them")
+    given = msgspec.to_builtins(PRESETS[picker.preset]) | picker.weights
+    try:
+        return msgspec.convert(given, Weights)
+    except msgspec.ValidationError as error:
+        names = ", ".join(field.encode_name for field in msgspec.structs.fields(Weights))
+        raise ConfigError(f"picker.weights: {error}; known weights, 0 to 100: {names}") from None
