@@ -1,6 +1,10 @@
 """What every test run needs."""
 
 import asyncio
+import os
+
+# Before anything imports gRPC, whose core otherwise reports every closed connection on stderr.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 def pytest_configure() -> None:
