@@ -126,7 +126,7 @@ class Breaker:
         if self.gate is Gate.OPEN and now_s >= self.reopen_s:
             self.gate = Gate.HALF_OPEN
             self._claimed_s = None
-        elif self.ejections and self.gate is Gate.CLOSED and now_s - self._closed_s >= self.policy.flap_window_s:
+        elif self.ejections and self.gate is Gate.CLOSED and now_s >= self.forgiven_s:
             self.ejections = 0
 
     def claim(self, now_s: float) -> bool:
@@ -138,6 +138,11 @@ class Breaker:
             return False
         self._claimed_s = now_s
         return True
+
+    @property
+    def forgiven_s(self) -> float:
+        """When earlier ejections are forgiven, if it stays closed."""
+        return self._closed_s + self.policy.flap_window_s
 
     @property
     def claimed(self) -> bool:

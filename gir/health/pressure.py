@@ -31,6 +31,11 @@ class Pressure:
         if retry_after_s is not None and retry_after_s > 0:
             self.until_s = max(self.until_s, now_s + min(retry_after_s, RETRY_AFTER_MAX_S))
 
+    @property
+    def calm(self) -> bool:
+        """The cluster has its whole weight, and has had it long enough for that to be known."""
+        return self._factor >= 1.0
+
     def factor(self, now_s: float) -> float:
         """Share of its weight the cluster may have now, 0.1 to 1."""
         if self._factor >= 1.0:

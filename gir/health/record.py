@@ -17,11 +17,11 @@ from gir.health.detector import BeatDetector, Beats
 from gir.health.events import Cause
 from gir.health.pressure import Pressure
 from gir.health.probe import Probes, ProbeState
-from gir.health.ramp import freshness, holddown_s, ramp_share
+from gir.health.ramp import holddown_s
+from gir.health.view import names_of
 from gir.model.beat import AgentHello, Condition
-from gir.model.cluster import ClusterState, ClusterStatus, Intent, PoolState
+from gir.model.cluster import ClusterState, Intent, PoolState
 from gir.model.ids import ModelId, TierName
-from gir.model.outcome import AttemptResult
 from gir.model.policy import ClusterPolicy, HealthPolicy
 
 
@@ -37,6 +37,10 @@ class Standing(enum.Enum):
 
 
 WORKING = (Standing.SERVING, Standing.RAMPING)
+
+RTT_STEP_SHARE = 0.1
+RTT_STEP_S = 0.0005
+"""The view's round trip follows the measured one in steps, or every probe would make a new view."""
 
 
 class ClusterRecord:
@@ -58,12 +62,15 @@ class ClusterRecord:
         "last_resort",
         "lost_s",
         "names",
+        "offered",
         "pinned",
         "policy",
         "pools",
         "pressure",
         "probes",
         "published",
+        "published_key",
+        "quiet_until_s",
         "rtt_s",
         "silent_since_s",
         "since_s",
@@ -101,12 +108,17 @@ class ClusterRecord:
         self.tier = hello.tier
         self.condition = Condition.SERVING
         self.pools: dict[ModelId, PoolState] = {}
+        self.offered: frozenset[ModelId] = frozenset()
+        """Every model and adapter its pools name."""
         self.names: frozenset[ModelId] = frozenset()
         """Models and adapters its pools with slots can serve."""
         self.warnings: tuple[str, ...] = ()
         self.beat_s: float | None = None
         self.rtt_s: float | None = None
         self.published: ClusterState | None = None
+        self.published_key: tuple[object, ...] = ()
+        self.quiet_until_s = float("-inf")
+        """Until then only an event can change it."""
         self._breaker_alone = False
         """Since the loss nothing but the breaker has objected."""
         self._before_silence = (Standing.NEW, now_s)
@@ -121,6 +133,14 @@ class ClusterRecord:
         self.intent = Intent(entry.intent) if entry else Intent.SERVE
         self.pinned = entry.weight if entry else 1.0
         self.tier = TierName(entry.tier) if entry and entry.tier else self.hello.tier
+
+    def take_pools(self, pools: tuple[PoolState, ...]) -> bool:
+        """Take over what a beat says of the pools; True if other models can be served than before."""
+        self.pools = {pool.model: pool for pool in pools}
+        self.offered = frozenset(names_of(pools))
+        before = self.names
+        self.names = frozenset(names_of(pool for pool in pools if pool.slots_total > 0))
+        return self.names != before
 
     @property
     def objection(self) -> Cause:
@@ -236,98 +256,30 @@ class ClusterRecord:
             self.since_s = min(now_s, self.since_s + gap_s)
         self.hold_until_s += gap_s
 
-    def weight(self, now_s: float, *, fail_open: bool) -> float:
-        """Share of its normal traffic it may have, 0 to 1 in steps of 0.01. A SUSPECT with weight is second choice."""
-        if not self.doors_open:
-            return 0.0
-        share = self.pinned * self.pressure.factor(now_s)
-        if self.last_resort:
-            pass  # old numbers or not, there is nobody to give the rest to
-        elif self.standing in WORKING:
-            if self.standing is Standing.RAMPING:
-                share *= ramp_share(now_s - self.since_s, self.policy)
-            if not fail_open:
-                share *= freshness(self.beats.silence_s(now_s), self.policy)
-        elif self.standing in (Standing.PROVING, Standing.HOLDING) or self.on_probation:
-            share *= self.policy.ramp_floor
-        elif self.standing is Standing.LOST and self.silent and self._may_answer(now_s):
-            # It helps out while the others have no room, less with each second.
-            share *= freshness(self.beats.silence_s(now_s), self.policy)
-        else:
-            return 0.0
-        return max(0.01, round(share, 2))
-
     @property
     def on_probation(self) -> bool:
         """Only its breaker objects, and that is half open: one request may go."""
         half_open = self.cause is Cause.BREAKER and self.breaker.gate is Gate.HALF_OPEN
         return half_open and self.standing is Standing.LOST and not self.last_resort
 
-    def status(self, now_s: float) -> ClusterStatus:
-        """Status as the view shows it."""
-        if self.standing is Standing.SERVING:
-            return ClusterStatus.HEALTHY
-        if self.standing is Standing.RAMPING or self.on_probation:
-            return ClusterStatus.RAMPING
-        if self.standing is Standing.NEW and self.cause is Cause.NONE and not self.last_resort:
-            return ClusterStatus.UNKNOWN
-        silenced = self.cause in (Cause.BEATS, Cause.PROBE) and self.beats.state is Beats.DEAD
-        if self.last_resort or not (silenced or self.cause is Cause.GOODBYE):
-            return ClusterStatus.SUSPECT
-        return ClusterStatus.SUSPECT if self._spared(now_s) else ClusterStatus.DEAD
+    def follow_rtt(self) -> bool:
+        """Take over the measured round trip if it has moved enough; True if so."""
+        new_s, old_s = self.probes.rtt_s, self.rtt_s
+        if new_s is None or (old_s is not None and abs(new_s - old_s) <= max(RTT_STEP_S, RTT_STEP_SHARE * old_s)):
+            return False
+        self.rtt_s = new_s
+        return True
 
-    def backoff_until_s(self) -> float:
-        """When it may be asked again: the end of its ejection or of its `Retry-After`."""
-        ejected = self.cause is Cause.BREAKER and self.breaker.gate is Gate.OPEN and not self.last_resort
-        return max(self.pressure.until_s, self.breaker.reopen_s) if ejected else self.pressure.until_s
-
-    def key(self, now_s: float, *, fail_open: bool) -> tuple[object, ...]:
-        """Everything the published state is made of, cheap to compare."""
-        return (
-            self.standing,
-            self.cause,
-            self.status(now_s),
-            self.weight(now_s, fail_open=fail_open),
-            self.backoff_until_s(),
-            self.intent,
-            self.last_resort,
-            self.on_probation,
-            self.beats.epoch,
-            self.beats.seq,
-            self.rtt_s,
-            self.tier,
-            self.hello,
-        )
-
-    def state(self, now_s: float, *, reason: str, fail_open: bool) -> ClusterState:
-        """The cluster as the view shows it."""
-        return ClusterState(
-            id=self.hello.cluster,
-            region=self.hello.region,
-            zone=self.hello.zone,
-            tier=self.tier,
-            price_per_slot_hour=self.hello.price_per_slot_hour,
-            url=self.hello.url,
-            status=self.status(now_s),
-            intent=self.intent,
-            weight=self.weight(now_s, fail_open=fail_open),
-            pools=self.pools,
-            rtt_s=self.rtt_s,
-            beat_at_s=self.beat_s,
-            epoch=self.beats.epoch,
-            seq=max(0, self.beats.seq),
-            backoff_until_s=self.backoff_until_s(),
-            probation=self.on_probation,
-            reason=reason,
-            labels=self.hello.labels,
-        )
-
-    @property
-    def redispatch(self) -> bool:
-        """Requests waiting there should be tried elsewhere: not after a goodbye or drain, where they are answered."""
-        if self.cause is Cause.BREAKER:
-            return self.breaker.origin is AttemptResult.LOCAL_FAULT
-        return self.cause in (Cause.BEATS, Cause.PROBE) and self.condition is not Condition.DRAINING
+    def rest(self) -> None:
+        """Note until when time alone can change nothing, so that sweeps may pass the record by."""
+        calm = self.standing is Standing.SERVING and self.cause is Cause.NONE and not self.silent
+        if not calm or not self.pressure.calm:
+            self.quiet_until_s = float("-inf")
+            return
+        until_s = self.beats.heard_s + 2.0 * self.policy.beat_interval_s
+        if self.flaps:
+            until_s = min(until_s, self.since_s + self.policy.flap_window_s)
+        self.quiet_until_s = min(until_s, self.breaker.forgiven_s) if self.breaker.ejections else until_s
 
     def _rise(self, now_s: float, *, among_the_first: bool) -> None:
         if self.standing is Standing.NEW and self.names:  # before it has a slot there is nothing to trust it with
@@ -346,15 +298,6 @@ class ClusterRecord:
             self._stand(Standing.SERVING, now_s)
         if self.flaps and self.standing is Standing.SERVING and now_s - self.since_s >= self.policy.flap_window_s:
             self.flaps = 0
-
-    def _spared(self, now_s: float) -> bool:
-        return self.spared and now_s - self.lost_s < self.policy.failover_bound_s
-
-    def _may_answer(self, now_s: float) -> bool:
-        """Nothing is known against its data path, or so many are silent that what is known is in doubt."""
-        if self.breaker.gate is not Gate.CLOSED:
-            return False
-        return (self.beats.state is Beats.SUSPECT and self.probes.state is not Probes.MISSED) or self._spared(now_s)
 
     def _fall(self, now_s: float) -> None:
         by_breaker = self.cause is Cause.BREAKER

@@ -15,9 +15,11 @@ from typing import Any
 
 from gir.health import report
 from gir.health.events import Cause, EventKind, HealthEvent, status_event
+from gir.health.probe import Probes
 from gir.health.quorum import CALM, Judgement, Member, choose_last_resorts, judge
 from gir.health.record import ClusterRecord, Standing
-from gir.health.view import ViewBuilder, names_of
+from gir.health.shown import key_of, redispatch, state_of
+from gir.health.view import ViewBuilder
 from gir.model.beat import AgentHello, BeatReport, Condition
 from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent
 from gir.model.ids import ClusterId, TierName
@@ -26,9 +28,6 @@ from gir.model.policy import HealthPolicy, PolicySnapshot
 
 EVENTS_MAX = 1_000
 """Events kept until somebody takes them; the oldest go first."""
-RTT_STEP_SHARE = 0.1
-RTT_STEP_S = 0.0005
-"""The view's round trip follows the measured one in steps, or every probe would make a new view."""
 
 
 class Registry:
@@ -43,7 +42,6 @@ class Registry:
         "_judgement",
         "_pardon_until_s",
         "_policy",
-        "_published_keys",
         "_records",
         "_resumed_s",
         "_seen_s",
@@ -63,7 +61,6 @@ class Registry:
         self._judgement: Judgement = CALM
         self._events: deque[HealthEvent] = deque(maxlen=EVENTS_MAX)
         self._views = ViewBuilder()
-        self._published_keys: dict[ClusterId, tuple[object, ...]] = {}
         self._first_beat_s: float | None = None
         self._seen_s = now_s
         self._sweep_s = now_s
@@ -123,10 +120,7 @@ class Registry:
         record.condition = beat.condition
         record.warnings = beat.warnings
         record.beat_s = now_s
-        record.pools = {pool.model: pool for pool in beat.pools}
-        names = frozenset(names_of(pool for pool in beat.pools if pool.slots_total > 0))
-        self._upheaval |= turned or names != record.names
-        record.names = names
+        self._upheaval |= record.take_pools(beat.pools) or turned
         if turned and beat.condition is Condition.SERVING and not self._among_the_first(record, now_s):
             record.ramp(now_s)
         self._settle(record, now_s)
@@ -166,8 +160,10 @@ class Registry:
         if record is None:
             return
         if ok:
+            usual = record.probes.state is Probes.OK and record.standing is Standing.SERVING
             record.probes.ok(rtt_s)
-            self._follow_rtt(record)
+            if not record.follow_rtt() and usual:
+                return  # the good case of a healthy cluster changes nothing
         elif refused:
             record.probes.refused()
         elif (now_s - self._policy.probe_timeout_s if started_s is None else started_s) >= self._resumed_s:
@@ -227,6 +223,7 @@ class Registry:
         self._policy = policy.health
         for record in self._records.values():
             record.use_policy(policy.health)
+            record.quiet_until_s = now_s
             entry = entries.get(record.hello.cluster)
             if entry != self._clusters_policy.get(record.hello.cluster):
                 record.obey(entry)
@@ -239,16 +236,16 @@ class Registry:
         """Restore the invariant between what is known and what is published; return the view."""
         self._notice_gap(now_s)
         self._seen_s = now_s
-        records: Iterable[ClusterRecord]
         if now_s >= self._sweep_s:
             self._sweep_s = now_s + self._policy.sweep_interval_s
-            records = list(self._records.values())
-            self._upheaval = True
+            records = [record for record in self._records.values() if now_s >= record.quiet_until_s]
+            self._upheaval |= bool(records)
         else:
             records = [self._records[cluster] for cluster in sorted(self._dirty)]
         self._dirty.clear()
+        pardoned = now_s < self._pardon_until_s
         for record in records:
-            self._upheaval |= record.assess(now_s, pardoned=now_s < self._pardon_until_s)
+            self._upheaval |= record.assess(now_s, pardoned=pardoned)
         if self._upheaval:
             records = list(self._records.values())
             self._judge(now_s)
@@ -256,8 +253,8 @@ class Registry:
             first = record.standing is Standing.NEW and self._among_the_first(record, now_s)
             self._upheaval |= record.step(now_s, among_the_first=first)
         if self._upheaval:
-            choose_last_resorts(self._records.values(), self._policy, now_s)
-            records = self._records.values()
+            records = list(self._records.values())
+            choose_last_resorts(records, self._policy, now_s)
         self._upheaval = False
         return self._publish(records, now_s)
 
@@ -338,18 +335,18 @@ class Registry:
         fail_open = self.fail_open
         changed = []
         for record in records:
-            key = record.key(now_s, fail_open=fail_open)
-            cluster = record.hello.cluster
-            if key != self._published_keys.get(cluster):
-                self._published_keys[cluster] = key
-                changed.append(self._state(record, now_s))
+            record.rest()
+            key = key_of(record, now_s, fail_open=fail_open)
+            if key != record.published_key:
+                record.published_key = key
+                changed.append((self._state(record, now_s), record.offered))
         if not changed and fail_open is self.view.fail_open:
             return self.view
         return self._views.publish(changed, fail_open=fail_open)
 
     def _state(self, record: ClusterRecord, now_s: float) -> ClusterState:
         before = record.published
-        state = record.state(now_s, reason=report.reason(record, now_s), fail_open=self.fail_open)
+        state = state_of(record, now_s, reason=report.reason(record, now_s), fail_open=self.fail_open)
         record.published = state
         old = before.status if before else ClusterStatus.UNKNOWN
         if old is not state.status and record.intent is not Intent.MAINTENANCE:
@@ -362,15 +359,10 @@ class Registry:
                     state.status,
                     cause=record.cause if record.cause is not Cause.NONE else Cause.RECOVERY,
                     reason=state.reason,
-                    redispatch=fell and record.redispatch,
+                    redispatch=fell and redispatch(record),
                 )
             )
         return state
-
-    def _follow_rtt(self, record: ClusterRecord) -> None:
-        new_s, old_s = record.probes.rtt_s, record.rtt_s
-        if new_s is not None and (old_s is None or abs(new_s - old_s) > max(RTT_STEP_S, RTT_STEP_SHARE * old_s)):
-            record.rtt_s = new_s
 
     def _known(self, cluster: ClusterId) -> ClusterRecord:
         if cluster not in self._records:

@@ -8,6 +8,7 @@ from gir.health.detector import SEQ_LAST, Beats
 from gir.health.events import Cause
 from gir.health.probe import Probes
 from gir.health.record import ClusterRecord, Standing
+from gir.health.shown import status, weight
 from gir.model.beat import Condition
 from gir.model.cluster import Intent
 
@@ -91,9 +92,10 @@ def line(records: Iterable[ClusterRecord], now_s: float, *, fail_open: bool) -> 
     """The fleet in one line, `eu-1:HEALTHY w=1.00 | us-1:SUSPECT w=0.00 beats silent 7.2s`."""
     entries = []
     for record in records:
-        status = record.status(now_s).name
-        weight = record.weight(now_s, fail_open=fail_open)
-        entries.append(f"{record.hello.cluster}:{status} w={weight:.2f} {reason(record, now_s)}".rstrip())
+        share = weight(record, now_s, fail_open=fail_open)
+        entries.append(
+            f"{record.hello.cluster}:{status(record, now_s).name} w={share:.2f} {reason(record, now_s)}".rstrip()
+        )
     return ("FAIL OPEN " if fail_open else "") + (" | ".join(entries) or "no clusters")
 
 
@@ -107,8 +109,8 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
         "tier": record.tier,
         "url": hello.url,
         "version": hello.version,
-        "status": record.status(now_s).value,
-        "weight": record.weight(now_s, fail_open=fail_open),
+        "status": status(record, now_s).value,
+        "weight": weight(record, now_s, fail_open=fail_open),
         "reason": reason(record, now_s),
         "standing": record.standing.value,
         "cause": record.cause.value,

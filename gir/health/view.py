@@ -9,21 +9,25 @@ from gir.model.ids import ClusterId, ModelId
 class ViewBuilder:
     """Holds the current view; `publish` swaps it."""
 
-    __slots__ = ("_states", "view")
+    __slots__ = ("_offered", "_states", "view")
 
     def __init__(self) -> None:
         self._states: dict[ClusterId, ClusterState] = {}
+        self._offered: dict[ClusterId, frozenset[ModelId]] = {}
         self.view = ClusterView()
 
-    def publish(self, changed: Iterable[ClusterState], *, fail_open: bool) -> ClusterView:
-        """Replace the states of `changed` and return the new view. Clusters are in order of their ids."""
+    def publish(self, changed: Iterable[tuple[ClusterState, frozenset[ModelId]]], *, fail_open: bool) -> ClusterView:
+        """Replace the states in `changed`, each with every model name it offers; return the new view.
+
+        Clusters are in order of their ids.
+        """
         same_models = True
         names: set[ModelId] = set()
-        for state in changed:
-            before = self._states.get(state.id)
+        for state, offered in changed:
             self._states[state.id] = state
-            names.update(served := names_of(state.pools.values()))
-            same_models = same_models and before is not None and served == names_of(before.pools.values())
+            same_models = same_models and offered == self._offered.get(state.id)
+            self._offered[state.id] = offered
+            names |= offered
         version = self.view.version + 1
         if same_models:
             self.view = self._patched(version, names, fail_open=fail_open)
@@ -35,11 +39,12 @@ class ViewBuilder:
     def _patched(self, version: int, names: Iterable[ModelId], *, fail_open: bool) -> ClusterView:
         """The view with the same index, pointing at the new states of the clusters that serve `names`."""
         by_model = dict(self.view.by_model)
+        states = self._states
         for name in names:
-            by_model[name] = tuple(self._states[old.id] for old in by_model[name])
+            by_model[name] = tuple([states[old.id] for old in by_model[name]])
         return ClusterView(
             version=version,
-            clusters=tuple(self._states.values()),
+            clusters=tuple(states.values()),
             by_model=by_model,
             base_of=self.view.base_of,
             fail_open=fail_open,

@@ -365,3 +365,13 @@ def test_a_newcomer_without_slots_waits_and_ramps_when_it_has_some() -> None:
     cluster.models = ("llama",)
     fleet.run(2.5)
     assert fleet.state("us-1").status is ClusterStatus.RAMPING
+
+
+def test_ending_a_drain_does_not_bring_a_lost_cluster_back() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1")
+    fleet.registry.set_intent(US, Intent.DRAIN, fleet.now_s)
+    fleet.freeze("us-1")
+    fleet.run(5.0)
+    fleet.registry.set_intent(US, Intent.SERVE, fleet.now_s)
+    assert "us-1:SUSPECT w=0.00 probes missed" in fleet.line()
+    assert fleet.registry.policy is fleet.health
