@@ -156,7 +156,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 def summarize(records: Sequence[Record]) -> dict[str, Any]:
     """Counts and latencies (seconds) of a history."""
     sent = [record for record in records if record.ended != "skipped"]
-    ttft = [record.first_token_s - record.sent_s for record in sent if record.first_token_s is not None]
+    ttft = [record.first_token_s - record.sent_s for record in sent if record.stream and record.first_token_s]
     total = [record.end_s - record.sent_s for record in sent if record.ok]
     late = [record.sent_s - record.scheduled_s for record in sent]
     return {

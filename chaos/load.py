@@ -106,9 +106,11 @@ def _text(chance: random.Random, tokens: int) -> str:
 
 
 class Load:
-    """Runs a plan. `records` grows as requests end; `watch` is called with each."""
+    """Runs a plan. `watch` is called with each record as its request ends; with `keep` they are collected too."""
 
-    def __init__(self, plan: LoadPlan, clock: Clock, watch: Callable[[Record], None] | None = None) -> None:
+    def __init__(
+        self, plan: LoadPlan, clock: Clock, watch: Callable[[Record], None] | None = None, *, keep: bool = True
+    ) -> None:
         parts = urlsplit(plan.url)
         if parts.scheme != "http" or parts.hostname is None:
             raise ValueError(f"url is {plan.url!r}: use http://host:port of a router")
@@ -117,6 +119,7 @@ class Load:
         self.started_s = 0.0
         self._clock = clock
         self._watch = watch
+        self._keep = keep
         self._client = Client(parts.hostname, parts.port or 80, clock)
         self.in_flight = 0
 
@@ -148,6 +151,7 @@ class Load:
         self._ended(planned.record)
 
     def _ended(self, record: Record) -> None:
-        self.records.append(record)
+        if self._keep:
+            self.records.append(record)
         if self._watch is not None:
             self._watch(record)

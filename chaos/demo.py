@@ -1,0 +1,184 @@
+"""`gir demo`: a whole fleet on this machine, a little traffic through it, and a screen that shows what it does.
+
+Ctrl-C, SIGTERM, SIGHUP, the end of `--duration` and any error all end the same way: every process is gone.
+"""
+
+import argparse
+import asyncio
+import json
+import shlex
+import signal
+import sys
+from collections import Counter, deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from chaos import topology
+from chaos.children import ChildError
+from chaos.engine.server import write_ready
+from chaos.fleet import Fleet, get
+from chaos.history import Record, percentile
+from chaos.load import Load, LoadPlan
+from gir.cli.status_cmd import table
+from gir.clock import SystemClock
+
+TRAFFIC_RPS = 4.0
+FOREVER_S = 1e9
+RECENT_MAX = 200
+LINE_EVERY_S = 5.0
+
+
+def main(command: str, arguments: Sequence[str]) -> int:
+    """Exit codes: 0 ended as asked, 1 a process failed."""
+    parser = argparse.ArgumentParser(prog=f"gir {command}", description=__doc__)
+    parser.add_argument("--ready-file", type=Path, metavar="F", help="write addresses and pids as JSON once serving")
+    parser.add_argument("--duration", type=float, metavar="S", help="end after so many seconds; default: on Ctrl-C")
+    parser.add_argument("--no-traffic", action="store_true", help="send no background requests")
+    options = parser.parse_args(arguments)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    try:
+        return _run(options)
+    except KeyboardInterrupt:
+        return 0
+    except ChildError as error:
+        sys.stderr.write(f"gir demo: {error}\n")
+        return 1
+
+
+def _run(options: argparse.Namespace) -> int:
+    shape = topology.demo()
+    regions = {cluster.region for cluster in shape.clusters}
+    _say(f"Starting {len(shape.clusters)} clusters in {len(regions)} Regions and a router ...")
+    with Fleet.start(shape) as fleet:
+        _say(introduction(fleet.describe()))
+        if options.ready_file is not None:
+            write_ready(options.ready_file, fleet.describe())
+        traffic = None if options.no_traffic else Traffic(fleet)
+        with asyncio.Runner() as runner:
+            runner.run(_show(fleet, traffic, FOREVER_S if options.duration is None else options.duration))
+    _say("Everything is stopped.")
+    return 0
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def introduction(ready: dict[str, Any]) -> str:
+    """What to paste, for the fleet of a ready file."""
+    url, key, model = ready["router_url"], ready["api_key"], ready["models"][0]
+    body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]})
+    pids = "\n".join(f"  kill -9 {' '.join(map(str, c['pids']))}   # {c['name']}" for c in ready["clusters"])
+    return f"""
+One address: {url}/v1   (API key {key})
+Admin:       {ready["admin_url"]}
+
+curl -N {url}/v1/chat/completions -H 'Authorization: Bearer {key}' \\
+  -H 'Content-Type: application/json' -d {shlex.quote(body)}
+
+from openai import OpenAI
+client = OpenAI(base_url="{url}/v1", api_key="{key}")
+for chunk in client.chat.completions.create(
+    model="{model}", stream=True, messages=[{{"role": "user", "content": "Hello"}}]
+):
+    print(chunk.choices[0].delta.content or "", end="")
+
+Models: {", ".join(ready["models"])}
+Kill a cluster and watch where its traffic goes:
+{pids}
+"""
+
+
+class Traffic:
+    """A little background load, and what became of the latest requests."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        plan = LoadPlan(
+            url=fleet.router_url,
+            rps=TRAFFIC_RPS,
+            duration_s=FOREVER_S,
+            models=tuple(fleet.topology.models),
+            keys=(("demo", fleet.api_key),),
+            output_tokens=48,
+            prefixes=12,
+            prefix_tokens=300,
+            in_flight_max=100,
+        )
+        self.load = Load(plan, SystemClock(), self._ended, keep=False)
+        self.requests = 0
+        self.failed = 0
+        self._recent: deque[Record] = deque(maxlen=RECENT_MAX)
+
+    def _ended(self, record: Record) -> None:
+        self.requests += 1
+        self.failed += not record.ok
+        self._recent.append(record)
+
+    def line(self) -> str:
+        """One line on the latest requests."""
+        ttft = [r.first_token_s - r.sent_s for r in self._recent if r.stream and r.first_token_s is not None]
+        median_s = percentile(ttft, 0.5)
+        shares = Counter(record.cluster or "none" for record in self._recent)
+        where = "  ".join(f"{name} {100 * count // len(self._recent)} %" for name, count in sorted(shares.items()))
+        shown = "-" if median_s is None else f"{median_s * 1e3:.0f} ms"
+        return f"{self.requests} requests, {self.failed} failed, first token p50 {shown}   {where}"
+
+
+async def _show(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> None:
+    """The screen (or plain lines) until the time is up; ChildError when a router ends."""
+    async with asyncio.TaskGroup() as group:
+        load = group.create_task(traffic.load.run()) if traffic is not None else None
+        try:
+            await _watch(fleet, traffic, duration_s)
+        finally:
+            if load is not None:
+                load.cancel()
+
+
+async def _watch(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> None:
+    console, clock = Console(), SystemClock()
+    end_s = clock.monotonic_s() + duration_s
+    if console.is_terminal:
+        with Live(console=console, refresh_per_second=4, transient=True) as live:
+            while await _pause(clock, min(1.0, end_s - clock.monotonic_s())):
+                live.update(Group(*await _screen(fleet, traffic)))
+                _check(fleet)
+        return
+    while await _pause(clock, min(LINE_EVERY_S, end_s - clock.monotonic_s())):
+        states = " | ".join(f"{row['cluster']}:{row['status']} w={row['weight']:.2f}" for row in await _rows(fleet))
+        _say(f"{states}   {traffic.line() if traffic is not None else ''}".rstrip())
+        _check(fleet)
+
+
+async def _pause(clock: SystemClock, duration_s: float) -> bool:
+    """Wait; False when the time is up."""
+    await clock.sleep_s(duration_s)
+    return duration_s > 0
+
+
+def _check(fleet: Fleet) -> None:
+    """Clusters may be killed, that is what a demo is for; without its router there is none."""
+    for router in fleet.routers:
+        if router.process is not None and not router.process.alive:
+            raise router.process.trouble("ended unexpectedly")
+
+
+async def _rows(fleet: Fleet) -> list[dict[str, Any]]:
+    status, body = await asyncio.to_thread(get, f"{fleet.admin_url}/admin/clusters")
+    rows: list[dict[str, Any]] = json.loads(body)["clusters"] if status == 200 else []
+    return rows
+
+
+async def _screen(fleet: Fleet, traffic: Traffic | None) -> list[RenderableType]:
+    parts: list[RenderableType] = [table(await _rows(fleet))]
+    if traffic is not None:
+        parts.append(Text(traffic.line()))
+    parts.append(Text(f"{fleet.router_url}/v1   key {fleet.api_key}   Ctrl-C ends everything", style="dim"))
+    return parts
