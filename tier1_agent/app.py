@@ -16,6 +16,7 @@ from gir.model.ids import ClusterId, RegionId, TierName
 from gir.net.limits import ServerLimits
 from gir.net.server import HttpServer
 from gir.net.tls import ServerTls
+from gir.settings import ConfigError, host_and_port
 from gir.tasks import TaskSet
 from gir.telemetry.admin import (
     READER,
@@ -33,9 +34,8 @@ from gir.wire.beats import Directive
 from tier1_agent.beats import BeatClient
 from tier1_agent.capacity import report
 from tier1_agent.catalogue import Catalogue
-from tier1_agent.config import AgentConfig, host_and_port
+from tier1_agent.config import AgentConfig
 from tier1_agent.discovery import PodsWatch, pods_of
-from tier1_agent.files import ConfigError
 from tier1_agent.fleet import Fleet
 from tier1_agent.gate import Door
 from tier1_agent.pods import PodSpec, PodState

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tier1_agent.files import ConfigError
+from gir.settings import ConfigError
 
 EXIT_OK = 0
 EXIT_FAILED = 1

@@ -3,7 +3,6 @@
 Times end in `_s`; 0 never means "no limit". Secrets are named (environment, file) or given, and never printed.
 """
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -12,8 +11,8 @@ import msgspec
 from gir.model.errors import ErrorKind
 from gir.model.policy.base import Section
 from gir.net.pool import Endpoint
+from gir.settings import ConfigError, Secret, host_and_port, parse, read_text
 from tier1_agent.discovery import PodEntry, pods_of
-from tier1_agent.files import ConfigError, parse, read_text
 from tier1_agent.gate import GateSettings
 from tier1_agent.pool import PoolSettings
 from tier1_agent.scorers import PRESETS, Preset, Weights
@@ -21,32 +20,6 @@ from tier1_agent.scorers import PRESETS, Preset, Weights
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-
-
-class Secret(Section, frozen=True, kw_only=True):
-    """A credential: exactly one of `env` (variable), `file` (its first line) and `value`."""
-
-    env: str | None = None
-    file: str | None = None
-    value: str | None = None
-
-    def __repr__(self) -> str:
-        return f"<Secret from {'env' if self.env else 'file' if self.file else 'value'}>"
-
-    def read(self, field: str) -> str:
-        """The credential. Raises ConfigError naming `field`."""
-        if sum(source is not None for source in (self.env, self.file, self.value)) != 1:
-            raise ConfigError(f"{field}: give exactly one of env, file and value")
-        if self.env is not None:
-            text = os.environ.get(self.env, "")
-            where = f"the environment variable {self.env}"
-        elif self.file is not None:
-            text, where = read_text(Path(self.file)).strip(), self.file
-        else:
-            text, where = self.value or "", "value"
-        if not text or not text.isascii() or not text.isprintable() or " " in text:
-            raise ConfigError(f"{field}: {where} holds no usable credential; give printable ASCII without spaces")
-        return text
 
 
 class AdminSection(Section, frozen=True, kw_only=True):
@@ -191,14 +164,6 @@ def load(path: Path) -> AgentConfig:
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
     return config
-
-
-def host_and_port(text: str, field: str) -> tuple[str, int]:
-    """`host:port` or `[v6]:port`. Raises ConfigError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
-        raise ConfigError(f"{field} is {text!r}: write host:port, such as 127.0.0.1:8101 (port 0 takes any)")
-    return host.removeprefix("[").removesuffix("]"), int(port)
 
 
 def _check(config: AgentConfig, base: Path) -> None:

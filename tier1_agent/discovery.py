@@ -14,7 +14,7 @@ import msgspec
 from gir.clock import Clock
 from gir.model.ids import ModelId, PodId
 from gir.net.pool import Endpoint
-from tier1_agent.files import ConfigError, parse, read_text
+from gir.settings import ConfigError, parse, read_text
 from tier1_agent.pods import PodSpec
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]

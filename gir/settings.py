@@ -1,12 +1,15 @@
-"""YAML files read strictly: duplicate and unknown keys refused, and every complaint names field, value and fix."""
+"""Settings files of both tiers, read strictly: no duplicate or unknown keys; complaints name field, value and fix."""
 
 import difflib
+import os
 import re
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import yaml
+
+from gir.model.policy.base import Section
 
 FILE_BYTES_MAX = 4 * 1024 * 1024
 
@@ -32,6 +35,32 @@ class _Loader(yaml.SafeLoader):
                 raise ConfigError(f"line {key.start_mark.line + 1}: {name} is given twice; keep one of them")
             seen.add(name)
         return super().construct_mapping(node, deep)
+
+
+class Secret(Section, frozen=True, kw_only=True):
+    """A credential: exactly one of `env` (variable), `file` (its first line) and `value`."""
+
+    env: str | None = None
+    file: str | None = None
+    value: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<Secret from {'env' if self.env else 'file' if self.file else 'value'}>"
+
+    def read(self, field: str) -> str:
+        """The credential. Raises ConfigError naming `field`."""
+        if sum(source is not None for source in (self.env, self.file, self.value)) != 1:
+            raise ConfigError(f"{field}: give exactly one of env, file and value")
+        if self.env is not None:
+            text = os.environ.get(self.env, "")
+            where = f"the environment variable {self.env}"
+        elif self.file is not None:
+            text, where = read_text(Path(self.file)).strip(), self.file
+        else:
+            text, where = self.value or "", "value"
+        if not text or not text.isascii() or not text.isprintable() or " " in text:
+            raise ConfigError(f"{field}: {where} holds no usable credential; give printable ASCII without spaces")
+        return text
 
 
 def read_text(path: Path) -> str:
@@ -109,3 +138,11 @@ def _field_names(type_: Any) -> set[str]:
                 todo.append(getattr(one, attribute))
         todo += getattr(one, "types", ())
     return names
+
+
+def host_and_port(text: str, field: str) -> tuple[str, int]:
+    """`host:port` or `[v6]:port`. Raises ConfigError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65_535:
+        raise ConfigError(f"{field} is {text!r}: write host:port, such as 127.0.0.1:8101 (port 0 takes any)")
+    return host.removeprefix("[").removesuffix("]"), int(port)
