@@ -149,11 +149,18 @@ class Pipeline:
         if scope.reservation is None:
             scope.reservation = await stages.limiter.reserve(request)
 
+        slots = stages.placer.slots(request, stages.registry.view, policy, now_s=now_s)
+        if not slots[0]:
+            return  # Nobody to wait for: placement says at once why.
+        first = True
+
         def room() -> Room:
+            nonlocal first
+            if first:
+                first = False
+                return Room(*slots)
             return Room(*stages.placer.slots(request, stages.registry.view, policy, now_s=clock.monotonic_s()))
 
-        if not room().slots_total:
-            return  # Nobody to wait for: placement says at once why.
         ticket = ticket_of(request, room, share=stages.index.share(policy, request.principal.tenant))
         may_go = stages.waiting.enter_now(ticket, now_s)
         scope.ticket = ticket

@@ -43,14 +43,16 @@ class FakeCluster:
         self.name = name
         self.script = script
         self.seen: list[tuple[dict[bytes, bytes], bytes]] = []
+        self.moved_to: str | None = None
+        """Another URL to report than its own."""
         self.gone = 0
         """Requests whose client (the router) left before the answer was complete."""
         self._server = HttpServer(self._handle, limits=ServerLimits(), clock=SystemClock(), origin="agent")
 
     @property
     def url(self) -> str:
-        """Base URL."""
-        return f"http://127.0.0.1:{self._server.port}"
+        """Base URL, as its agent would report it."""
+        return self.moved_to or f"http://127.0.0.1:{self._server.port}"
 
     async def start(self) -> "FakeCluster":
         """Listen on a free port."""

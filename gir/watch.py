@@ -1,0 +1,108 @@
+"""What the router does while nobody asks it anything: sweeps, and follows changes of health.
+
+One loop, so that there is one place where a change of health turns into log lines, counters and re-dispatch.
+"""
+
+from gir.admit.waiting import WaitingRoom
+from gir.clock import Clock
+from gir.forward.dispatch import Dispatcher
+from gir.health.events import EventKind, HealthEvent
+from gir.health.registry import Registry
+from gir.model.cluster import ClusterStatus, ClusterView
+from gir.model.ids import ClusterId
+from gir.place.rewrite import Rewriter
+from gir.pools import Pools
+from gir.telemetry.logs import Logger
+from gir.telemetry.metrics import RouterMetrics
+
+LOOK_S = 0.1
+"""Between two looks: the longest a change of health waits before waiting requests are moved."""
+STALL_S = 0.5
+"""A look this much too late means that the event loop stood still."""
+
+
+class Watch:
+    """Run `run()` as a background task; `look()` at once after an event that should not wait."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        registry: Registry,
+        dispatcher: Dispatcher,
+        waiting: WaitingRoom,
+        rewriter: Rewriter,
+        pools: Pools,
+        metrics: RouterMetrics,
+        log: Logger,
+    ) -> None:
+        self._clock = clock
+        self._registry = registry
+        self._dispatcher = dispatcher
+        self._waiting = waiting
+        self._rewriter = rewriter
+        self._pools = pools
+        self._metrics = metrics
+        self._log = log
+        self._view: ClusterView | None = None
+
+    async def run(self) -> None:
+        """Look every `LOOK_S`, for ever."""
+        while True:
+            due_s = self._clock.monotonic_s() + LOOK_S
+            await self._clock.sleep_s(LOOK_S)
+            lag_s = self._clock.monotonic_s() - due_s
+            self._metrics.loop_lag_s.one.set(lag_s)
+            if lag_s > STALL_S:
+                self._metrics.loop_stalls.one.inc()
+                self._log.warning("event loop stood still", lag_s=round(lag_s, 3))
+            self.look()
+            await self._pools.forget(frozenset(state.id for state in self._registry.view.clusters))
+
+    def look(self) -> None:
+        """Sweep the registry and act on what has changed."""
+        now_s = self._clock.monotonic_s()
+        view = self._registry.reconcile(now_s)
+        for event in self._registry.take_events():
+            self._follow(event)
+        self._rewriter.tick(now_s)
+        for audit in self._rewriter.take_events():
+            self._log.info("canary", rule=audit.rule, action=audit.action, by=audit.by, detail=audit.detail)
+        if view is not self._view:
+            self._view = view
+            self._waiting.look()
+
+    def _follow(self, event: HealthEvent) -> None:
+        cluster = event.cluster or ""
+        self._metrics.cluster_events.child(cluster, event.kind.value, event.after).inc()
+        level = self._log.info if event.kind is not EventKind.STATUS or _good(event.after) else self._log.warning
+        level(
+            "health",
+            kind=event.kind.value,
+            cluster=cluster,
+            before=event.before,
+            after=event.after,
+            cause=event.cause.value,
+            reason=event.reason,
+        )
+        if event.redispatch and event.cluster is not None:
+            self._pools.purge(event.cluster)
+            if self._others_have_room(event.cluster):
+                moved = self._dispatcher.give_up_waiting(event.cluster, f"cluster became {event.after}")
+                if moved:
+                    self._log.info("waiting requests moved", cluster=cluster, requests=moved)
+
+    def _others_have_room(self, lost: ClusterId) -> bool:
+        """Whether somebody else serves a model the lost cluster served; else waiting there is still the best chance."""
+        clusters = self._registry.view.clusters
+        models = {model for state in clusters if state.id == lost for model in state.pools}
+        return any(
+            state.id != lost
+            and state.status in (ClusterStatus.HEALTHY, ClusterStatus.RAMPING)
+            and not models.isdisjoint(state.pools)
+            for state in clusters
+        )
+
+
+def _good(status: str) -> bool:
+    return status in (ClusterStatus.HEALTHY.value, ClusterStatus.RAMPING.value)
