@@ -16,6 +16,8 @@ AHEAD_S = 0.1
 """Seconds of recent demand drawn ahead."""
 EXACT_MAX = 20
 """Limits up to this are exact: one unit at a time."""
+FRESH_S = 5.0
+"""Counters in use are heard of at least this often."""
 HOLD_S = 1.0
 """Unspent units go back to the store after this long without demand."""
 DENIED_S_MIN, DENIED_S_MAX = 0.02, 1.0
@@ -35,9 +37,9 @@ class RateLease:
     """Units in hand of one counter. `local` when the store is in this process and nothing needs to be drawn ahead."""
 
     __slots__ = (
-        "_cap_at_loss", "_demand_per_s", "_denied_need", "_denied_until_s", "_drawn", "_loss", "_own", "_shift",
-        "_since_s", "_spent", "_used_s", "in_hand", "key", "live", "local", "owed", "rate", "remaining", "reset_at_s",
-        "retry_at_s", "stamp", "waiting",
+        "_cap_at_loss", "_demand_per_s", "_denied_need", "_denied_until_s", "_drawn", "_heard_s", "_loss", "_own",
+        "_shift", "_since_s", "_spent", "_used_s", "in_hand", "key", "live", "local", "owed", "rate", "remaining",
+        "reset_at_s", "retry_at_s", "stamp", "waiting",
     )  # fmt: skip
 
     def __init__(self, key: str, rate: Rate, *, local: bool, now_s: float) -> None:
@@ -71,6 +73,7 @@ class RateLease:
         self._demand_per_s = 0.0
         self._since_s = now_s
         self._used_s = now_s
+        self._heard_s = now_s
 
     def __repr__(self) -> str:
         return f"<RateLease {self.key} {self.in_hand} in hand, {self.remaining} left of {self.rate.limit}>"
@@ -139,6 +142,7 @@ class RateLease:
         self.remaining = taken.remaining
         self.reset_at_s = now_s + taken.reset_s
         self.stamp = taken.stamp
+        self._heard_s = now_s
         self._shift = taken.stamp - self._segment(now_s)
         if taken.units > 0:
             self._drawn = max(0, min(taken.units - max(take.need, self.waiting), self.ahead_max))
@@ -163,6 +167,10 @@ class RateLease:
             self.owed[self.stamp] = self.owed.get(self.stamp, 0) - surplus
             self.in_hand = keep
 
+    def stale(self, now_s: float) -> bool:
+        """Whether a counter in use has not been heard of for a while: what others use must be known in an outage."""
+        return now_s - self._heard_s >= FRESH_S and now_s - self._used_s < self.rate.window_s
+
     def idle(self, now_s: float) -> bool:
         """Return unspent units when there is no demand. True when nothing is left to say or to remember."""
         if now_s - self._used_s >= HOLD_S and self.waiting == 0:
@@ -175,9 +183,10 @@ class RateLease:
     def spend_alone(self, units: int, now_s: float, *, loss: int, within: Within) -> int | None:
         """Judge without the store, in its `loss`-th outage; the stamp, or None when this replica's share is used up.
 
-        The share begins at what this replica used in the last window plus its part of what was left, and moves to
-        limit / live replicas over one window: the sum over all replicas stays the limit throughout, also when one of
-        them had most of the traffic.
+        The share begins at what this replica used in the last window plus its part of what was left, and ends at
+        limit / live replicas. Those with more shrink over the first window of the outage; those with less grow over
+        the second, when what the others gave up has left every window. So the sum over all replicas is never above
+        the limit, also when one of them had most of the traffic.
         """
         segment = self._segment(now_s)
         self._own.expire(segment)
@@ -187,8 +196,9 @@ class RateLease:
             self._cap_at_loss = self._own.total + self.in_hand + self.remaining / self.live
             self.trim(0)
         if within is Within.SHARE:
-            passed = min(1.0, (now_s - self._since_s) / self.rate.window_s)
-            cap = self._cap_at_loss + passed * (self.rate.limit / self.live - self._cap_at_loss)
+            change = self.rate.limit / self.live - self._cap_at_loss
+            windows = (now_s - self._since_s) / self.rate.window_s
+            cap = self._cap_at_loss + change * min(max(windows - (change > 0), 0.0), 1.0)
         else:
             cap = float("inf") if within is Within.NOTHING else self.rate.limit
         if self._own.total + units > max(1.0, cap):

@@ -7,8 +7,9 @@ must pass, and each does what it is good at:
 - window: units taken in the last `window_s` seconds <= limit, in *any* window, counted in SEGMENTS pieces;
 - GCRA (virtual scheduling): tat' = max(now, tat) + n * T <= now + burst * T, with T = window_s / limit.
 
-With burst = limit, the default, the window alone decides; a smaller burst spreads the limit over the minute.
-`gir/stores/meter.lua` is the same algorithm, line for line, on Redis.
+With burst = limit, the default, the window test implies the other, which is then left out (and a raised limit takes
+effect at once); a smaller burst spreads the limit over the minute.
+`gir/stores/exchange.lua` is the same algorithm, line for line, on Redis.
 """
 
 from collections.abc import Iterable
@@ -36,7 +37,7 @@ class Meter:
         segment = int(now_s / segment_s)
         self.expire(segment)
         interval_s = rate.window_s / rate.limit
-        backlog = max(0.0, self._tat_s - now_s) / interval_s
+        backlog = max(0.0, self._tat_s - now_s) / interval_s if rate.burst < rate.limit else 0.0
         room = min(rate.limit - self.total, int(rate.burst - backlog + _EPSILON))
         units = min(want, room) if room >= need else 0
         if units > 0:
@@ -44,7 +45,7 @@ class Meter:
             self._tat_s = max(now_s, self._tat_s) + units * interval_s
         retry_s = 0.0
         if units < need:
-            paced_s = (backlog + need - rate.burst) * interval_s
+            paced_s = (backlog + need - rate.burst) * interval_s if rate.burst < rate.limit else 0.0
             retry_s = max(paced_s, self._frees_s(need - (rate.limit - self.total), segment_s) - now_s, 0.0)
         reset_s = (next(reversed(self._segments)) + SEGMENTS + 1) * segment_s - now_s if self.total else 0.0
         return Taken(units, segment, max(0, room - units), reset_s, retry_s)

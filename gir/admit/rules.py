@@ -94,7 +94,7 @@ class Counters:
                     found.append(lease)
                 elif idle and self.slots.pop(lease.key, None) is not None:
                     self._plans.clear()
-            elif lease.owed:
+            elif lease.owed or (lease.stale(now_s) and not lease.local):
                 found.append(lease)
             elif idle and self.rates.pop(lease.key, None) is not None:
                 self._plans.clear()

