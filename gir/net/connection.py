@@ -15,8 +15,9 @@ from gir.net.answer import error_answer
 from gir.net.body import BodyReader, ChunkedReader, LengthReader, body_too_large
 from gir.net.exchange import Exchange
 from gir.net.limits import ServerLimits
+from gir.net.message import RequestHead
 from gir.net.render import CLOSE, response_head
-from gir.net.request import CHUNKED, ParsedRequest, bad_framing, parse_request
+from gir.net.request import CHUNKED, bad_framing, parse_request
 from gir.net.wheel import HORIZON_S, Wheel
 
 
@@ -45,6 +46,10 @@ class Host(Protocol):
         """The client left before the handler's first step."""
 
 
+UNSTAMPED = -1.0
+"""A deadline that starts to run when the wheel next looks: reading the clock for every answer is not worth it."""
+
+
 class State(enum.Enum):
     """What the next bytes from the client are."""
 
@@ -57,6 +62,10 @@ class State(enum.Enum):
     CLOSED = "closed"
 
 
+HEAD, BODY, BUSY, LINGER, CLOSED = State
+"""Reading a member off its class costs more than the comparison it is wanted for."""
+
+
 class ServerConnection(asyncio.Protocol):
     """Protocol object of one accepted connection."""
 
@@ -67,6 +76,7 @@ class ServerConnection(asyncio.Protocol):
         "_exchange",
         "_held",
         "_host",
+        "_idle",
         "_keep_alive",
         "_overrun",
         "_reader",
@@ -85,7 +95,9 @@ class ServerConnection(asyncio.Protocol):
     def __init__(self, host: Host, peer: str) -> None:
         self._host = host
         self._transport: asyncio.Transport | None = None
-        self._state = State.HEAD
+        self._state = HEAD
+        self._idle = False
+        """Between requests: not a byte of the next one is here."""
         self._held = b""
         """Part of a head, or bytes sent ahead."""
         self._overrun = False
@@ -116,15 +128,16 @@ class ServerConnection(asyncio.Protocol):
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.peer_names = tuple(str(value) for _, value in certificate.get("subjectAltName", ()))
-        self._expect_head(self._host.limits.header_read_s)
+        self._due_s = self._host.clock.monotonic_s() + self._host.limits.header_read_s
+        self._host.wheel.watch(self, self._due_s)
 
     def data_received(self, data: bytes) -> None:
         state = self._state
-        if state is State.HEAD:
+        if state is HEAD:
             self._read_head(data)
-        elif state is State.BODY:
+        elif state is BODY:
             self._read_body(data)
-        elif state is State.BUSY:
+        elif state is BUSY:
             self._hold_ahead(data)
 
     def eof_received(self) -> bool:
@@ -151,11 +164,6 @@ class ServerConnection(asyncio.Protocol):
 
     # The request
 
-    def _expect_head(self, within_s: float) -> None:
-        self._state = State.HEAD
-        self._due_s = self._host.clock.monotonic_s() + within_s
-        self._host.wheel.watch(self, self._due_s)
-
     def _read_head(self, data: bytes) -> None:
         limits = self._host.limits
         searched = 0
@@ -178,11 +186,11 @@ class ServerConnection(asyncio.Protocol):
             self._hold_head(data, start)
         else:
             try:
-                parsed = parse_request(data[start : end + 4], limits, self.peer, self.peer_names)
+                head = parse_request(data[start : end + 4], limits, self.peer, self.peer_names)
             except RequestError as error:
                 self._refuse(error)
                 return
-            self._begin(parsed, data[end + 4 :])
+            self._begin(head, data[end + 4 :])
 
     def _hold_head(self, data: bytes, start: int) -> None:
         """Keep an unfinished head; refuse at once what can never become one."""
@@ -192,16 +200,15 @@ class ServerConnection(asyncio.Protocol):
         elif data[start : start + 1] and not data[start : start + 1].isalpha() and data[start:] != b"\r":
             self._refuse(bad_framing("this is not an HTTP request"))
         else:
-            if self._served and start < len(data) and self._due_s > 0:
-                limit_s = self._host.clock.monotonic_s() + self._host.limits.header_read_s
-                if limit_s < self._due_s:
-                    self._due_s = limit_s
-                    self._host.wheel.watch(self, limit_s)
+            if self._idle and start < len(data):
+                self._idle = False
+                self._due_s = self._host.clock.monotonic_s() + self._host.limits.header_read_s
+                self._host.wheel.watch(self, self._due_s)
             self._held = data
 
-    def _begin(self, parsed: ParsedRequest, rest: bytes) -> None:
+    def _begin(self, head: RequestHead, rest: bytes) -> None:
         host = self._host
-        length = parsed.body_length
+        length = head.body_length
         if length > host.limits.body_bytes_max:
             self._refuse(body_too_large(host.limits.body_bytes_max))
             return
@@ -209,18 +216,18 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(RequestError(ErrorKind.NO_CAPACITY, "too many requests are in flight here: try again later"))
             return
         now_s = host.clock.monotonic_s()
-        exchange = Exchange(self, parsed, now_s)
+        exchange = Exchange(self, head, now_s)
         self._exchange = exchange
-        self._keep_alive = parsed.keep_alive
+        self._keep_alive = head.keep_alive
         if length == len(rest):
-            self._state = State.BUSY
+            self._state = BUSY
             exchange.body_arrived(rest)
         elif length == 0:
-            self._state = State.BUSY
+            self._state = BUSY
             exchange.body_arrived(b"")
             self._hold_ahead(rest)
         else:
-            self._state = State.BODY
+            self._state = BODY
             self._reader = ChunkedReader(host.limits.body_bytes_max) if length == CHUNKED else LengthReader(length)
             exchange.reader = self._reader
             self._window_received = 0
@@ -241,7 +248,7 @@ class ServerConnection(asyncio.Protocol):
             return
         if rest is None:
             return
-        self._state = State.BUSY
+        self._state = BUSY
         self._reader = exchange.reader = None
         exchange.body_arrived(reader.body())
         if rest:
@@ -252,7 +259,7 @@ class ServerConnection(asyncio.Protocol):
         assert self._exchange is not None
         self._reader = self._exchange.reader = None
         self._overrun = True
-        self._state = State.BUSY
+        self._state = BUSY
         self._exchange.body_failed(error)
 
     def _hold_ahead(self, data: bytes) -> None:
@@ -281,12 +288,12 @@ class ServerConnection(asyncio.Protocol):
             transport.write(data)
 
     def closes_after_answer(self) -> bool:
-        if not self._keep_alive or self._overrun or self._host.draining or self._state is State.BODY:
+        if not self._keep_alive or self._overrun or self._host.draining or self._state is BODY:
             self._keep_alive = False
         return not self._keep_alive
 
     async def until_writable(self) -> None:
-        while not self.writable and self._state is not State.CLOSED:
+        while not self.writable and self._state is not CLOSED:
             if self._writable_waiter is None:
                 self._writable_waiter = asyncio.get_running_loop().create_future()
             await self._writable_waiter
@@ -297,9 +304,11 @@ class ServerConnection(asyncio.Protocol):
         if not self._keep_alive or self._overrun:
             self._hang_up()
             return
-        held, self._held = self._held, b""
-        self._expect_head(self._host.limits.keep_alive_s)
-        if held:
+        self._state = HEAD
+        self._idle = True
+        self._due_s = UNSTAMPED
+        if self._held:
+            held, self._held = self._held, b""
             self._read_head(held)
 
     def drop(self) -> None:
@@ -325,18 +334,18 @@ class ServerConnection(asyncio.Protocol):
         self._reader = None
         if transport is None or transport.is_closing():
             return
-        if not self._overrun and self._state is State.BUSY:
-            self._state = State.LINGER
+        if not self._overrun and self._state is BUSY:
+            self._state = LINGER
             transport.close()
         else:
-            self._state = State.LINGER
+            self._state = LINGER
             if transport.can_write_eof():
                 transport.write_eof()
         self._due_s = self._host.clock.monotonic_s() + self._host.limits.linger_s
         self._host.wheel.watch(self, self._due_s)
 
     def _leave(self) -> None:
-        self._state = State.CLOSED
+        self._state = CLOSED
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.left()
@@ -346,14 +355,14 @@ class ServerConnection(asyncio.Protocol):
 
     def close_if_idle(self) -> None:
         """Close a connection that is between requests: the server is draining."""
-        if self._state is State.HEAD and not self._held and self._transport is not None:
+        if self._state is HEAD and not self._held and self._transport is not None:
             self._transport.close()
 
     # Deadlines: what Wheel calls
 
     def check(self, now_s: float) -> float | None:
         transport = self._transport
-        if transport is None or self._state is State.CLOSED:
+        if transport is None or self._state is CLOSED:
             return None
         limits = self._host.limits
         unsent = transport.get_write_buffer_size()
@@ -364,11 +373,13 @@ class ServerConnection(asyncio.Protocol):
         elif now_s - self._drained_at_s >= limits.write_stall_s:
             self.drop()
             return None
-        if self._state is State.HEAD and now_s >= self._due_s:
+        if self._due_s == UNSTAMPED:
+            self._due_s = now_s + limits.keep_alive_s
+        elif self._state is HEAD and now_s >= self._due_s:
             self._head_overdue()
-        elif self._state is State.BODY and now_s >= self._due_s:
+        elif self._state is BODY and now_s >= self._due_s:
             self._body_overdue(now_s)
-        elif self._state is State.LINGER and now_s >= self._due_s and not unsent:
+        elif self._state is LINGER and now_s >= self._due_s and not unsent:
             transport.abort()
             return None
         again_s = self._due_s if self._due_s > now_s else now_s + HORIZON_S

@@ -30,7 +30,6 @@ def marker_of(api: Api) -> re.Pattern[bytes]:
     return _MARKERS.get(api, _CHOICES_MARKER)
 
 
-
 def split_events(block: bytes) -> Iterator[bytes]:
     """The events of `block`, each with the blank line that ends it; joined they are `block` again."""
     start = 0

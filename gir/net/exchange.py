@@ -11,8 +11,7 @@ from gir.model.errors import ErrorKind, RequestError
 from gir.net.answer import error_answer
 from gir.net.body import BodyReader
 from gir.net.message import Headers, RequestHead
-from gir.net.render import CHUNKED, CLOSE, CONTINUE, LAST_CHUNK, chunk, response_head
-from gir.net.request import ParsedRequest
+from gir.net.render import CHUNKED, CLOSE, CONTINUE, LAST_CHUNK, response_head
 
 _BODYLESS = frozenset({204, 304})
 _JOIN_BYTES_MAX = 65_536
@@ -66,7 +65,6 @@ class Exchange:
         "_left_bytes",
         "_link",
         "_mute",
-        "_parsed",
         "arrived_s",
         "begun",
         "body_ready",
@@ -80,10 +78,9 @@ class Exchange:
         "task",
     )
 
-    def __init__(self, link: Link, parsed: ParsedRequest, arrived_s: float) -> None:
+    def __init__(self, link: Link, head: RequestHead, arrived_s: float) -> None:
         self._link = link
-        self._parsed = parsed
-        self.head: RequestHead = parsed.head
+        self.head = head
         self.arrived_s = arrived_s
         self.body_ready: bytes | None = None
         self.reader: BodyReader | None = None
@@ -116,8 +113,8 @@ class Exchange:
         while self.body_ready is None:
             if self._body_error is not None:
                 raise self._body_error
-            if self._parsed.expects_continue:
-                self._parsed.expects_continue = False
+            if self.head.expects_continue:
+                self.head.expects_continue = False
                 if self.reader is not None and self.reader.received == 0:
                     self._link.send(CONTINUE)
             self._body_waiter = asyncio.get_running_loop().create_future()
@@ -126,7 +123,7 @@ class Exchange:
 
     def body_arrived(self, body: bytes) -> None:
         """The connection has read the body to its end."""
-        if self._parsed.body_encoded:
+        if self.head.body_encoded:
             self.body_failed(
                 RequestError(
                     ErrorKind.UNSUPPORTED_MEDIA, "compressed request bodies are not accepted: omit Content-Encoding"
@@ -182,7 +179,7 @@ class Exchange:
         elif length is not None:
             framing = b"content-length: %d\r\n" % length
             self._left_bytes = None if self._mute else length
-        elif not self._parsed.http10:
+        elif not self.head.http10:
             framing = CHUNKED
             self._chunked = not self._mute
         if self._link.closes_after_answer():
@@ -199,7 +196,7 @@ class Exchange:
             raise RuntimeError(f"{self!r}: write between start and finish only")
         self.bytes_sent += len(data)
         if self._chunked:
-            self._link.send(chunk(data))
+            self._link.send(b"%x\r\n%b\r\n" % (len(data), data))
             return
         if self._left_bytes is not None:
             self._left_bytes -= len(data)

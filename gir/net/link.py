@@ -36,16 +36,17 @@ class UpstreamLink(asyncio.Protocol):
         "_keep_alive",
         "_parser",
         "_parts",
+        "_paused",
         "_pool",
         "_transport",
         "idle_since_s",
+        "on_body",
         "usable",
         "wheel_slot",
     )
 
     def __init__(self, pool: "UpstreamPool") -> None:
         self._pool = pool
-        self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
         self._call: UpstreamCall | None = None
         self._headers: Headers = []
@@ -55,7 +56,11 @@ class UpstreamLink(asyncio.Protocol):
         """The answer ends by Content-Length, chunking or status; otherwise by the close of the connection."""
         self._complete = False
         self._keep_alive = False
+        self._paused = False
         self._parts: list[bytes] = []
+        self.on_body = self._parts.append
+        """Called by the parser; a list's own method costs no call into Python."""
+        self._parser = httptools.HttpResponseParser(self)
         self.idle_since_s = 0.0
         self.usable = True
         self.wheel_slot = 0
@@ -80,11 +85,13 @@ class UpstreamLink(asyncio.Protocol):
     def pause(self) -> None:
         """Stop reading."""
         if self._transport is not None and not self._transport.is_closing():
+            self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
         if self._transport is not None and not self._transport.is_closing():
+            self._paused = False
             self._transport.resume_reading()
 
     def close(self) -> None:
@@ -135,7 +142,7 @@ class UpstreamLink(asyncio.Protocol):
                 self._fail(BadResponse(call.phase, f"the response head exceeds {_HEAD_BYTES_MAX} bytes"))
             return
         parts = self._parts
-        if parts:
+        if parts and not call.method_is_head:
             call.received(parts[0] if len(parts) == 1 else b"".join(parts))
             parts.clear()
         if self._complete:
@@ -193,10 +200,6 @@ class UpstreamLink(asyncio.Protocol):
             self._complete = True
         call.head_received(head)
 
-    def on_body(self, data: bytes) -> None:
-        if not self._complete:
-            self._parts.append(data)
-
     def on_message_complete(self) -> None:
         if self._head_seen:
             self._complete = True
@@ -212,10 +215,10 @@ class UpstreamLink(asyncio.Protocol):
         transport = self._transport
         assert transport is not None
         if self.usable and not transport.is_closing() and self._keep_alive and not transport.get_write_buffer_size():
-            self.resume()
+            if self._paused:
+                self.resume()
             self.idle_since_s = self._pool.clock.monotonic_s()
             self._pool.give_back(self)
-            self.watch(self.idle_since_s + self._pool.limits.idle_s)
         else:
             self.close()
         call.completed()

@@ -27,13 +27,25 @@ class _Head:
 
 
 class RequestHead(_Head):
-    """What a client asked for: everything but the body.
+    """What a client asked for, and what it says about its connection and body.
 
     `target` is the request target as it came; `path` and `query` are its parts in origin form, not percent-decoded.
     `peer` is the client's address; `peer_names` are the subject alternative names of its verified certificate.
     """
 
-    __slots__ = ("method", "path", "peer", "peer_names", "query", "target")
+    __slots__ = (
+        "body_encoded",
+        "body_length",
+        "expects_continue",
+        "http10",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "peer_names",
+        "query",
+        "target",
+    )
 
     def __init__(
         self,
@@ -54,6 +66,14 @@ class RequestHead(_Head):
         self.query = query
         self.peer = peer
         self.peer_names = peer_names
+        self.body_length = 0
+        """Bytes, or `gir.net.request.CHUNKED`."""
+        self.keep_alive = True
+        self.http10 = False
+        """HTTP/1.0 connections serve one request: their clients learn the end of the answer from the close."""
+        self.expects_continue = False
+        self.body_encoded = False
+        """The body is compressed; it will be refused, for its size is known only after the harm is done."""
 
     def __repr__(self) -> str:
         return f"<RequestHead {self.method} {self.path}>"
@@ -65,7 +85,8 @@ class ResponseHead(_Head):
     __slots__ = ("status",)
 
     def __init__(self, status: int, headers: Headers) -> None:
-        super().__init__(headers)
+        self.headers = headers
+        self._first = None
         self.status = status
 
     def __repr__(self) -> str:

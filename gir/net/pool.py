@@ -15,7 +15,7 @@ from gir.net.errors import ConnectFailed
 from gir.net.link import UpstreamLink
 from gir.net.tls import ClientTls
 from gir.net.upstream import CallDeadlines, UpstreamCall
-from gir.net.wheel import Wheel
+from gir.net.wheel import HORIZON_S, Wheel
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -110,21 +110,19 @@ class UpstreamPool:
         resend on a fresh one: the engine closed it while the request was on its way. Raises ConnectFailed.
         """
         call = UpstreamCall(self, head, body, deadlines, resend=idempotent_resend)
-        link = self._take_idle()
+        now_s = self.clock.monotonic_s()
+        link = self._take_idle(now_s)
         if link is not None:
-            call.dispatch(link, reused=True)
+            call.dispatch(link, now_s, reused=True)
         else:
-            call.dispatch(await self.connect(deadlines.total_at_s), reused=False)
+            call.dispatch(await self.connect(deadlines.total_at_s), self.clock.monotonic_s(), reused=False)
         return call
 
-    def _take_idle(self) -> UpstreamLink | None:
+    def _take_idle(self, now_s: float) -> UpstreamLink | None:
         """The connection used last: the others may age out."""
-        if not self._idle:
-            return None
-        stale_s = self.clock.monotonic_s() - self.limits.idle_s
         while self._idle:
             link = self._idle.pop()
-            if link.usable and link.idle_since_s > stale_s:
+            if link.usable and now_s - link.idle_since_s < self.limits.idle_s:
                 return link
             link.close()
         return None
@@ -152,6 +150,7 @@ class UpstreamPool:
         finally:
             self._connecting -= 1
         self._links.add(link)
+        link.watch(self.clock.monotonic_s() + HORIZON_S)
         return link
 
     # What links call

@@ -47,8 +47,3 @@ def _check(head: bytes, lines: int) -> None:
     """Counting the line ends of a whole head is much cheaper than looking into every value."""
     if head.count(b"\n") != lines or head.count(b"\r") != lines or b"\0" in head:
         raise ValueError("a header holds CR, LF or NUL: strip or refuse it before it is sent on")
-
-
-def chunk(data: bytes) -> bytes:
-    """`data` (not empty: that would end the body) as one chunk of a chunked body."""
-    return b"%x\r\n%b\r\n" % (len(data), data)

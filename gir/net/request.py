@@ -20,30 +20,13 @@ CHUNKED = -1
 
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding"})
+_UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")
 _SCHEME = re.compile(rb"https?://([^/?#@]+)", re.IGNORECASE)
-_UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
-
-
-class ParsedRequest:
-    """A request head and what it says about its connection and body."""
-
-    __slots__ = ("body_encoded", "body_length", "expects_continue", "head", "http10", "keep_alive")
-
-    def __init__(self, head: RequestHead, *, body_length: int, keep_alive: bool, http10: bool) -> None:
-        self.head = head
-        self.body_length = body_length
-        """Bytes, or CHUNKED."""
-        self.keep_alive = keep_alive
-        """HTTP/1.0 connections serve one request: their clients learn the end of the answer from the close."""
-        self.http10 = http10
-        self.expects_continue = False
-        self.body_encoded = False
-        """The body is compressed; it will be refused, for its size is known only after the harm is done."""
 
 
 class _Sink:
-    """What httptools calls back; it looks for no other method, so the body and events cost nothing."""
+    """What httptools calls back; it looks for no other method, so bodies and events cost nothing."""
 
     __slots__ = ("on_header",)
 
@@ -56,9 +39,14 @@ def bad_framing(why: str) -> RequestError:
     return RequestError(ErrorKind.BAD_FRAMING, f"malformed HTTP request: {why}")
 
 
-def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> ParsedRequest:
+def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> RequestHead:
     """Read the head `raw`, which ends with its empty line; raises RequestError, after which the connection closes."""
-    headers, first = _read_headers(raw, limits)
+    count = raw.count(b"\n") - 2
+    if count > limits.headers_max:
+        raise RequestError(
+            ErrorKind.HEADERS_TOO_LARGE, f"{count} headers exceed the {limits.headers_max} allowed: send fewer"
+        )
+    headers, first = _read_headers(raw, count)
     line = raw[: raw.find(b"\r\n")].split(b" ")
     if len(line) != 3:
         raise bad_framing("the request line must be METHOD TARGET VERSION, one space apart")
@@ -66,39 +54,36 @@ def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple
     method = _METHODS.get(method_name)
     if method is None:
         raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"method {method_name.decode('ascii')} is not served here")
-    http10 = version == b"HTTP/1.0"
-    if not http10 and version != b"HTTP/1.1":
-        raise bad_framing("only HTTP/1.1 and HTTP/1.0 are spoken here")
     if len(target) > limits.target_bytes_max:
         raise RequestError(
             ErrorKind.HEADERS_TOO_LARGE, f"the request target exceeds {limits.target_bytes_max} bytes: shorten it"
         )
     path, query = _split_target(method, target)
     head = RequestHead(method, target, path, query, headers, peer, peer_names, first)
-    return _framed(head, first, http10)
+    if version == b"HTTP/1.0":
+        head.http10 = True
+        head.keep_alive = False
+    elif version != b"HTTP/1.1":
+        raise bad_framing("only HTTP/1.1 and HTTP/1.0 are spoken here")
+    _judge(head, first)
+    return head
 
 
-def _read_headers(raw: bytes, limits: ServerLimits) -> tuple[Headers, dict[bytes, bytes]]:
-    """Headers as a list and by name, in lower case, after llhttp accepted the whole head."""
-    count = raw.count(b"\n") - 2
-    if count > limits.headers_max:
-        raise RequestError(
-            ErrorKind.HEADERS_TOO_LARGE, f"{count} headers exceed the {limits.headers_max} allowed: send fewer"
-        )
+def _read_headers(raw: bytes, count: int) -> tuple[Headers, dict[bytes, bytes]]:
+    """The `count` headers of `raw` as a list and by name, in lower case, after llhttp accepted the whole head."""
     fields: dict[bytes, bytes] = {}
+    # The dictionary's own method collects without a call into Python; only repeated names need the slower way.
     _run_parser(raw, fields.setdefault)
-    headers = [(name.lower(), value) for name, value in fields.items()]
-    first = dict(headers)
-    if len(first) != count:
-        # A dictionary's own method collects without a call into Python; only repeated names need the slower way.
-        headers.clear()
-        _run_parser(raw, lambda name, value: headers.append((name.lower(), value)))
-        first = _first_values(headers)
-    return headers, first
+    first = {name.lower(): value for name, value in fields.items()}
+    if len(first) == count:
+        return list(first.items()), first
+    headers: Headers = []
+    _run_parser(raw, lambda name, value: headers.append((name.lower(), value)))
+    return headers, _first_values(headers)
 
 
 def _first_values(headers: Headers) -> dict[bytes, bytes]:
-    """Index of headers with repeated names; those that frame the message or the hop must not be repeated."""
+    """Index of headers with repeated names; those that frame the message must not be repeated."""
     first: dict[bytes, bytes] = {}
     for name, value in headers:
         if name not in first:
@@ -121,42 +106,41 @@ def _run_parser(raw: bytes, on_header: Callable[[bytes, bytes], object]) -> None
         raise bad_framing(str(error)) from None
 
 
-def _framed(head: RequestHead, first: dict[bytes, bytes], http10: bool) -> ParsedRequest:
-    """Judge what frames the message: Host, lengths, Connection, Expect."""
+def _judge(head: RequestHead, first: dict[bytes, bytes]) -> None:
+    """Read off what frames the message: Host, lengths, Connection, Expect."""
     host = first.get(b"host")
     if host is None:
-        if not http10:
+        if not head.http10:
             raise bad_framing("the Host header is missing")
     elif not _HOST.fullmatch(host):
         raise bad_framing("Host must be a name or address with an optional port")
+    length = first.get(b"content-length")
+    if length is not None:
+        head.body_length = int(length)
     coding = first.get(b"transfer-encoding")
-    if coding is None:
-        body_length = int(first.get(b"content-length", 0))
-    elif coding.lower() == b"chunked" and not http10:
-        body_length = CHUNKED
-    else:
-        raise bad_framing("the only transfer coding accepted is chunked, in HTTP/1.1")
-    parsed = ParsedRequest(head, body_length=body_length, keep_alive=not http10, http10=http10)
-    connection = first.get(b"connection")
-    if connection is not None and connection != b"keep-alive":
-        _obey_connection(parsed, connection)
+    if coding is not None:
+        if coding.lower() != b"chunked" or head.http10:
+            raise bad_framing("the only transfer coding accepted is chunked, in HTTP/1.1")
+        head.body_length = CHUNKED
     encoding = first.get(b"content-encoding")
     if encoding is not None:
-        parsed.body_encoded = encoding.lower() != b"identity"
+        head.body_encoded = encoding.lower() != b"identity"
     expectation = first.get(b"expect")
     if expectation is not None:
         if expectation.lower() != b"100-continue":
             raise bad_framing("the only expectation understood is 100-continue")
-        parsed.expects_continue = not http10
-    return parsed
+        head.expects_continue = not head.http10
+    connection = first.get(b"connection")
+    if connection is not None and connection != b"keep-alive":
+        _obey_connection(head, connection)
 
 
-def _obey_connection(parsed: ParsedRequest, value: bytes) -> None:
+def _obey_connection(head: RequestHead, value: bytes) -> None:
     """Close if asked to, and drop the headers that Connection names: they were meant for this hop only."""
     tokens = {token.strip().lower() for token in value.split(b",")}
     if b"close" in tokens:
-        parsed.keep_alive = False
-    parsed.head.drop(tokens - _UNTOUCHABLE)
+        head.keep_alive = False
+    head.drop(tokens - _UNTOUCHABLE)
 
 
 def _split_target(method: str, target: bytes) -> tuple[str, str]:
@@ -169,10 +153,7 @@ def _split_target(method: str, target: bytes) -> tuple[str, str]:
                 target = b"/" + target
         elif target != b"*" or method != "OPTIONS":
             raise bad_framing("the request target must be a path or an http URL")
-    try:
-        path, _, query = target.decode("ascii").partition("?")
-    except UnicodeDecodeError:
-        raise bad_framing("the request target must be ASCII, percent-encoded") from None
-    if "#" in path or "#" in query:
-        raise bad_framing("the request target must not hold a fragment (#)")
+    if b"#" in target or not target.isascii():
+        raise bad_framing("the request target must be ASCII, percent-encoded, without a fragment (#)")
+    path, _, query = target.decode("ascii").partition("?")
     return path, query

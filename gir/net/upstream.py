@@ -141,7 +141,8 @@ class UpstreamCall:
 
     async def read_all(self, limit_bytes: int) -> bytes:
         """The whole body; raises UpstreamError, ResponseTooLarge beyond `limit_bytes`, ConnectionLost if cut."""
-        await self.head()
+        if self._head is None:
+            await self.head()
         parts: list[bytes] = []
         while True:
             parts += self._take_held()
@@ -192,7 +193,7 @@ class UpstreamCall:
         exchange.source = self
         try:
             for part in self._take_held():
-                self._pass_on(part)
+                exchange.write(part if framer is None else framer.feed(part))
             if not exchange.writable:
                 self.pause()
             if not self._complete and self._error is None:
@@ -236,12 +237,14 @@ class UpstreamCall:
 
     # From the link
 
-    def dispatch(self, link: UpstreamLink, *, reused: bool) -> None:
+    def dispatch(self, link: UpstreamLink, now_s: float, *, reused: bool) -> None:
         """Send the request over `link`."""
         self._link = link
         self.reused = reused
-        self._sent_at_s = now_s = self._pool.clock.monotonic_s()
-        link.watch(min(now_s + self._deadlines.head_s, self._deadlines.total_at_s))
+        self._sent_at_s = now_s
+        due_s = min(now_s + self._deadlines.head_s, self._deadlines.total_at_s)
+        if due_s < now_s + HORIZON_S:
+            link.watch(due_s)
         if len(self._body) > _JOIN_BYTES_MAX:
             link.begin(self, self._request)
             link.write(self._body)
@@ -257,8 +260,11 @@ class UpstreamCall:
     def received(self, data: bytes) -> None:
         """A read's worth of body."""
         self.body_bytes += len(data)
-        if self._client is not None:
-            self._pass_on(data)
+        client = self._client
+        if client is not None:
+            if self._framer is not None:
+                data = self._framer.feed(data)
+            client.write(data)
             return
         self._held.append(data)
         self._held_bytes += len(data)
@@ -304,18 +310,11 @@ class UpstreamCall:
 
     # Inside
 
-    def _pass_on(self, data: bytes) -> None:
-        client = self._client
-        assert client is not None
-        if self._framer is not None:
-            data = self._framer.feed(data)
-        if data:
-            client.write(data)
-
     def _take_held(self) -> list[bytes]:
         held, self._held = self._held, []
         self._held_bytes = 0
-        self.resume()
+        if self._paused:
+            self.resume()
         return held
 
     def _watch_progress(self) -> None:
@@ -335,7 +334,7 @@ class UpstreamCall:
         self._resend = False
         link = await self._pool.connect(self._deadlines.total_at_s)
         self._error = None
-        self.dispatch(link, reused=False)
+        self.dispatch(link, self._pool.clock.monotonic_s(), reused=False)
 
     async def _wait(self) -> None:
         """Until something happens; a cancelled owner takes the upstream connection with it."""
