@@ -53,6 +53,7 @@ class Agent:
 
     def __init__(self, config: AgentConfig, *, base: Path, log_stream: TextIO) -> None:
         self._config = config
+        self._base = base
         self._clock = clock = SystemClock()
         self._metrics = metrics = AgentMetrics(CollectorRegistry())
         self._sink = LogSink(log_stream, on_drop=metrics.logs_dropped.one.inc)
@@ -77,7 +78,7 @@ class Agent:
         self._catalogue = Catalogue(self._fleet, lambda: self._scraper.cards)
         access_log = AccessLog(self._sink) if telemetry.access_log else None
         self._recorder = Recorder(metrics, clock, self._log, access_log)
-        token = config.token.read("token") if config.token is not None else None
+        token = config.token.read("token", base) if config.token is not None else None
         self._token = token
         self._proxy = Proxy(
             self._fleet,
@@ -96,7 +97,7 @@ class Agent:
         )
         self._status = Status(self._fleet, self._door, self._recorder, self._catalogue, metrics, clock)
         self._admin = AdminServer(self._admin_app())
-        self._watch = self._pods_watch(base)
+        self._watch = self._pods_watch()
         self._beats: BeatClient | None = None
         self._ready_pods = -1
 
@@ -111,7 +112,7 @@ class Agent:
         await self._admin.start(*host_and_port(config.admin.listen, "admin.listen"))
         self._scraper.start()
         if self._watch is None:
-            self._apply(pods_of(config.pods.static, source="pods.static"))
+            self._apply(pods_of(config.pods.static, source="pods.static", base=self._base))
         else:
             self._watch.look()
             if self._watch.error is not None:
@@ -168,12 +169,12 @@ class Agent:
 
     # Parts.
 
-    def _pods_watch(self, base: Path) -> PodsWatch | None:
+    def _pods_watch(self) -> PodsWatch | None:
         pods = self._config.pods
         if pods.file is None:
             return None
         return PodsWatch(
-            base / pods.file,
+            self._base / pods.file,
             apply=self._apply,
             on_error=lambda reason: self._log.error("pods file refused; keeping the last good pods", reason=reason),
             clock=self._clock,
@@ -183,7 +184,9 @@ class Agent:
     def _admin_app(self) -> Any:
         admin = self._config.admin
         tokens = [
-            AdminToken(name=f"token-{index}", digest=digest_of(secret.read(f"admin.tokens[{index}]")), role=READER)
+            AdminToken(
+                name=f"token-{index}", digest=digest_of(secret.read(f"admin.tokens[{index}]", self._base)), role=READER
+            )
             for index, secret in enumerate(admin.tokens)
         ]
         app = build_app(

@@ -175,7 +175,7 @@ def _check(config: AgentConfig, base: Path) -> None:
     if config.token is None and not config.insecure_no_auth:
         raise ConfigError("token is missing: give one (token: {file: ...}), or say insecure_no_auth: true")
     if config.token is not None:
-        config.token.read("token")
+        config.token.read("token", base)
     if config.advertise_url is not None:
         try:
             Endpoint.parse(config.advertise_url)
@@ -190,7 +190,7 @@ def _check_pods(pods: PodsSection, base: Path) -> None:
     if (pods.file is None) == (not pods.static):
         raise ConfigError("pods: give either file (a YAML file of pods, watched) or static (a list), and not both")
     if pods.static:
-        pods_of(pods.static, source="pods.static")
+        pods_of(pods.static, source="pods.static", base=base)
     elif pods.file is not None and not (base / pods.file).is_file():
         raise ConfigError(
             f"pods.file is {pods.file!r}: no such file beside the configuration file; create it or correct the path"

@@ -41,7 +41,7 @@ class PodEntry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     context_tokens_max: Count | None = None
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     api_key_file: str | None = None
-    """File with the key the engine wants (vLLM --api-key)."""
+    """File with the key the engine wants (vLLM --api-key), beside the file that names it."""
 
 
 class PodsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -50,19 +50,19 @@ class PodsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pods: tuple[PodEntry, ...] = ()
 
 
-def pods_of(entries: Iterable[PodEntry], *, source: str) -> tuple[PodSpec, ...]:
-    """Specs of all entries. Raises ConfigError naming the entry, its field, value and fix."""
+def pods_of(entries: Iterable[PodEntry], *, source: str, base: Path) -> tuple[PodSpec, ...]:
+    """Specs of all entries; files they name are looked for in `base`. Raises ConfigError naming the entry, its field, value and fix."""
     specs: dict[PodId, PodSpec] = {}
     for index, entry in enumerate(entries):
         where = f"{source}[{index}]"
-        spec = _spec(entry, where)
+        spec = _spec(entry, where, base)
         if spec.id in specs:
             raise ConfigError(f"{where}.name is {spec.id!r}: another pod has it; give each pod a name of its own")
         specs[spec.id] = spec
     return tuple(specs.values())
 
 
-def _spec(entry: PodEntry, where: str) -> PodSpec:
+def _spec(entry: PodEntry, where: str, base: Path) -> PodSpec:
     endpoint = _endpoint(entry.url, f"{where}.url")
     if endpoint.base_path.endswith("/v1"):
         raise ConfigError(f"{where}.url is {entry.url!r}: leave out /v1, the path of each request has it already")
@@ -85,7 +85,7 @@ def _spec(entry: PodEntry, where: str) -> PodSpec:
         adapters_loadable=frozenset(map(ModelId, entry.adapters_loadable)),
         context_tokens_max=entry.context_tokens_max,
         labels=entry.labels,
-        api_key=read_text(Path(entry.api_key_file)).strip() if entry.api_key_file is not None else None,
+        api_key=read_text(base / entry.api_key_file).strip() if entry.api_key_file is not None else None,
     )
 
 
@@ -100,7 +100,7 @@ def read_pods(path: Path) -> tuple[PodSpec, ...]:
     """Specs in the file at `path`. Raises ConfigError."""
     found = parse(read_text(path), PodsFile, source=str(path))
     try:
-        return pods_of(found.pods, source="pods")
+        return pods_of(found.pods, source="pods", base=path.parent)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

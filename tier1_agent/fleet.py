@@ -60,7 +60,7 @@ class Fleet:
 
     def _learn_names(self, pod: Pod) -> None:
         spec = pod.spec
-        for name in (*spec.adapters_resident, *spec.adapters_loadable, *pod.adapters_seen):
+        for name in (*pod.adapters_listed, *spec.adapters_loadable, *pod.adapters_seen):
             self._base_of.setdefault(name, spec.model)
 
     # Lookups.
