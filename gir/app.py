@@ -1,1 +1,358 @@
-"""Composition root of the router: the only module that names concrete adapters."""
+"""Composition root of the router: the only module that names adapters, and the order in which parts start and stop."""
+
+import hashlib
+import hmac
+from importlib.metadata import version
+from pathlib import Path
+from typing import TextIO
+
+import grpc
+from aiohttp import web
+from prometheus_client.registry import CollectorRegistry
+
+from gir.account.ledger import UsageLedger
+from gir.account.recorder import Recorder
+from gir.admin.canary import CanaryApi
+from gir.admin.explain import ExplainApi
+from gir.admin.fleet import FleetApi
+from gir.admit.limits import Limiter
+from gir.admit.ports import LimitStore
+from gir.admit.waiting import WaitingRoom
+from gir.auth.authenticator import Authenticator
+from gir.catalog import Catalog
+from gir.clock import SystemClock
+from gir.control.beats import BeatServer, BeatService, Terms
+from gir.control.config import RouterConfig, StoreSection, TlsSection
+from gir.control.policies import Policies
+from gir.control.prober import Prober
+from gir.forward.budget import RetryBudget
+from gir.forward.dispatch import Dispatcher
+from gir.gauges import Gauges
+from gir.health.registry import Registry
+from gir.lifecycle import Grace, Lifecycle
+from gir.model.ids import ClusterId
+from gir.model.policy import PolicySnapshot
+from gir.net.limits import ServerLimits
+from gir.net.pool import PoolLimits
+from gir.net.server import HttpServer
+from gir.net.tls import ClientTls, ServerTls
+from gir.observers import Observers
+from gir.pipeline import Pipeline, Stages
+from gir.place.placer import Placer
+from gir.place.rewrite import Rewriter
+from gir.pools import Pools
+from gir.requesting import PolicyIndex
+from gir.settings import host_and_port
+from gir.stores.memory import MemoryStore
+from gir.tasks import TaskSet
+from gir.telemetry.admin import (
+    OPERATOR,
+    READER,
+    AdminAccess,
+    AdminServer,
+    AdminToken,
+    Readiness,
+    build_app,
+)
+from gir.telemetry.logs import AccessLog, LogSink, capture_standard_logging, make_logger
+from gir.telemetry.metrics import RouterMetrics
+from gir.watch import Watch
+from gir.wire.beats import Directive, Welcome
+
+
+class Router:
+    """One router process: a full replica. `start`, then `run`; `port`, `admin_port` and `beat_port` say where."""
+
+    def __init__(
+        self,
+        config: RouterConfig,
+        *,
+        log_stream: TextIO,
+        path: Path | None = None,
+        state: Path | None = None,
+        rejected: str = "",
+    ) -> None:
+        self._config = config
+        self._clock = clock = SystemClock()
+        self._metrics = metrics = RouterMetrics(CollectorRegistry())
+        self._sink = LogSink(log_stream, on_drop=metrics.logs_dropped.one.inc)
+        telemetry = config.telemetry
+        self._log = log = make_logger(
+            self._sink, clock, component="gir", level=telemetry.log_level, log_format=telemetry.log_format
+        )
+        self._observers = Observers(metrics, log)
+        self._tasks = TaskSet(self._observers.task_failed)
+        self.lifecycle = Lifecycle(clock, self._tasks)
+        self._policies = Policies(config, path, clock=clock, metrics=metrics, log=log, state=state, rejected=rejected)
+        self._policies.on_change(self._adopt)
+        self._tokens = config.tokens()
+        self._build_decisions(config)
+        self._build_data_path(config)
+        self._build_control(config)
+
+    def _build_decisions(self, config: RouterConfig) -> None:
+        """What decides: pure cores and the state they keep."""
+        clock, policy = self._clock, self._policies.current
+        self._registry = Registry(policy, now_s=clock.monotonic_s(), jitter=clock.random.random)
+        self._placer = Placer()
+        self._rewriter = Rewriter()
+        self._waiting = WaitingRoom(policy.flow, clock)
+        self._ledger = UsageLedger(since_wall_s=clock.wall_s())
+        self._limiter = Limiter(
+            policy.limits,
+            _store(config.store, clock),
+            clock=clock,
+            replica=config.name or f"{config.listen}",
+            region=config.region,
+            replicas_min=config.store.replicas_min,
+            observer=self._observers,
+        )
+        self._authenticator = Authenticator(
+            config.auth, clock=clock, tasks=self._tasks, tenants=policy.tenants, observer=self._observers
+        )
+
+    def _build_data_path(self, config: RouterConfig) -> None:
+        """What moves bytes."""
+        clock, forward = self._clock, self._policies.current.forward
+        tls = config.cluster_tls
+        self._cluster_tls = ClientTls(ca=tls.ca, certificate=tls.cert, key=tls.key) if tls else None
+        self._pools = Pools(
+            clock,
+            lambda: PoolLimits(connect_s=self._policies.current.forward.connect_s),
+            lambda _: self._cluster_tls,
+        )
+        self._dispatcher = Dispatcher(
+            clock, self._pools, RetryBudget(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
+        )
+        access_log = AccessLog(self._sink) if config.telemetry.access_log else None
+        catalog = Catalog()
+        authorizations = {cluster: f"Bearer {token}".encode() for cluster, token in self._tokens.items()}
+        stages = Stages(
+            clock=clock,
+            policies=self._policies,
+            index=PolicyIndex(),
+            authenticator=self._authenticator,
+            rewriter=self._rewriter,
+            limiter=self._limiter,
+            waiting=self._waiting,
+            ledger=self._ledger,
+            placer=self._placer,
+            registry=self._registry,
+            dispatcher=self._dispatcher,
+            telemetry=Recorder(self._metrics, clock, access_log),
+            credential_for=lambda cluster: authorizations[ClusterId(cluster)],
+            models_body=lambda who: catalog.body(self._registry.view, self._policies.current, who),
+            response_headers=config.telemetry.response_headers,
+        )
+        flow = self._policies.current.flow
+        self._server = HttpServer(
+            Pipeline(stages).handle,
+            limits=ServerLimits(body_bytes_max=forward.body_bytes_max, in_flight_max=flow.in_flight_max),
+            clock=clock,
+            origin="gir",
+            tls=_server_tls(config.tls),
+            observer=self._observers,
+        )
+
+    def _build_control(self, config: RouterConfig) -> None:
+        """What learns about the fleet, and what operators talk to."""
+        clock, metrics, log = self._clock, self._metrics, self._log
+        self._canaries = CanaryApi(
+            self._rewriter, clock, view=lambda: self._registry.view, policy=lambda: self._policies.current
+        )
+        self._watch = Watch(
+            clock=clock,
+            registry=self._registry,
+            dispatcher=self._dispatcher,
+            waiting=self._waiting,
+            trials=self._canaries.tick,
+            pools=self._pools,
+            metrics=metrics,
+            log=log,
+        )
+        terms = Terms(
+            cluster_of=self._cluster_of,
+            welcome=self._welcome,
+            directives=self._directives,
+            on_change=self._watch.look,
+        )
+        self._beats = BeatServer(BeatService(self._registry, terms, clock=clock, metrics=metrics, log=log))
+        self._prober = Prober(self._registry, clock=clock, tasks=self._tasks, tls=self._cluster_tls)
+        self._gauges = Gauges(
+            metrics,
+            clock=clock,
+            registry=self._registry,
+            dispatcher=self._dispatcher,
+            waiting=self._waiting,
+            limiter=self._limiter,
+            pools=self._pools,
+            server=self._server,
+            policy=lambda: self._policies.current,
+            ready=lambda: self.lifecycle.ready,
+        )
+        self._admin = AdminServer(self._admin_app(config))
+
+    # Life
+
+    async def start(self, *, reuse_port: bool = False) -> None:
+        """Listen and begin. Raises OSError naming the address that is not to be had."""
+        config = self._config
+        capture_standard_logging(self._log)
+        await self._server.start(*host_and_port(config.listen, "listen"), reuse_port=reuse_port)
+        await _listen("admin", self._admin.start, config.admin.listen)
+        await self._beats.start(
+            *host_and_port(config.beats.listen, "beats.listen"), _beat_credentials(config.beats.tls)
+        )
+        self._authenticator.start()
+        self._waiting.start(self._tasks)
+        self._limiter.start(self._tasks)
+        for name, coroutine in (
+            ("watch", self._watch.run()),
+            ("prober", self._prober.run()),
+            ("policies", self._policies.run()),
+        ):
+            _ = self._tasks.spawn(coroutine, name=name)
+        self.lifecycle.ready = True
+        self._metrics.build.child(version("gir")).set(1)
+        self._log.info("serving", port=self.port, admin_port=self.admin_port, beat_port=self.beat_port)
+        if config.auth.insecure_no_auth:
+            self._log.warning("authentication is off: everybody who reaches the port may use every model")
+
+    @property
+    def port(self) -> int:
+        """Data port."""
+        return self._server.port
+
+    @property
+    def admin_port(self) -> int:
+        """Admin port."""
+        return self._admin.port
+
+    @property
+    def beat_port(self) -> int:
+        """Port for agents."""
+        return self._beats.port
+
+    async def run(self) -> bool:
+        """Serve until asked to stop, then go down in order; True when every request finished by itself."""
+        await self.lifecycle.until_stopped()
+        self._log.info("stopping", exchanges=self._server.exchanges_open)
+        drain = self._config.drain
+        return await self.lifecycle.descend(
+            Grace(listen_s=drain.listen_s, drain_s=drain.finish_s),
+            stop_listening=self._server.stop_listening,
+            drain=self._server.drain,
+        )
+
+    async def close(self) -> None:
+        """End everything now."""
+        self._waiting.close()
+        await self._server.close()
+        await self._beats.close()
+        await self._prober.close()
+        await self._limiter.close()
+        await self._authenticator.close()
+        await self._tasks.close()
+        await self._pools.close()
+        await self._admin.close()
+        self._log.info("stopped")
+        self._sink.close()
+
+    # Control
+
+    def _adopt(self, policy: PolicySnapshot) -> None:
+        """Take over a new policy; a part that refuses leaves every part at the old one."""
+        self._authenticator.apply(self._config.auth, policy.tenants)
+        self._limiter.apply(policy.limits)
+        self._waiting.apply(policy.flow)
+        self._registry.apply_policy(policy, self._clock.monotonic_s())
+        forward = policy.forward
+        self._dispatcher.budget.configure(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
+
+    def _cluster_of(self, presented: str) -> ClusterId | None:
+        digest = hashlib.sha256(presented.encode()).digest()
+        found = None
+        for cluster, token in self._tokens.items():
+            # Every token is compared, so that the time taken does not tell which one was close.
+            if hmac.compare_digest(hashlib.sha256(token.encode()).digest(), digest):
+                found = cluster
+        return found
+
+    def _welcome(self) -> Welcome:
+        policy = self._policies.current
+        return Welcome(
+            interval_s=policy.health.beat_interval_s,
+            peers=self._config.beats.peers,
+            policy_version=policy.version,
+            router=self._config.name or self._config.listen,
+        )
+
+    def _directives(self, cluster: ClusterId) -> tuple[Directive, ...]:  # noqa: ARG002 - no standing orders yet
+        return ()
+
+    def _admin_app(self, config: RouterConfig) -> web.Application:
+        tokens = [
+            AdminToken(
+                name=token.id,
+                digest=bytes.fromhex(token.token_sha256),
+                role=READER if token.role == "viewer" else OPERATOR,
+            )
+            for token in config.admin.tokens
+        ]
+        app = build_app(
+            registry=self._metrics.registry,
+            readiness=self._readiness,
+            access=AdminAccess(tokens, public_metrics=config.admin.public_metrics),
+            on_error=lambda what, error: self._log.error("admin handler failed", what=what, exc_info=error),
+            before_scrape=self._gauges.refresh,
+        )
+        fleet = FleetApi(self._registry, self._policies, config, self._clock, self._log, on_change=self._watch.look)
+        app.add_routes(fleet.routes())
+        app.add_routes(self._canaries.routes())
+        explain = ExplainApi(
+            self._placer,
+            self._rewriter,
+            self._clock,
+            view=lambda: self._registry.view,
+            policy=lambda: self._policies.current,
+        )
+        app.add_routes(explain.routes())
+        return app
+
+    def _readiness(self) -> Readiness:
+        reasons = [] if self.lifecycle.ready else ["stopping"]
+        if not any(state.pools for state in self._registry.view.clusters):
+            reasons.append("no cluster has reported yet")
+        return Readiness(ready=not reasons, reasons=tuple(reasons))
+
+
+def _store(section: StoreSection, clock: SystemClock) -> LimitStore:
+    if section.kind == "memory" or section.url is None:
+        return MemoryStore(clock)
+    from gir.stores.redis import RedisStore
+
+    return RedisStore(section.url.read("store.url"), prefix=section.prefix)
+
+
+def _server_tls(section: TlsSection | None) -> ServerTls | None:
+    return None if section is None else ServerTls(section.cert, section.key, client_ca=section.client_ca)
+
+
+def _beat_credentials(section: TlsSection | None) -> grpc.ServerCredentials | None:
+    if section is None:
+        return None
+    key, certificate = Path(section.key).read_bytes(), Path(section.cert).read_bytes()
+    authority = Path(section.client_ca).read_bytes() if section.client_ca else None
+    return grpc.ssl_server_credentials(
+        [(key, certificate)], root_certificates=authority, require_client_auth=authority is not None
+    )
+
+
+async def _listen(what: str, start: object, address: str) -> None:
+    assert callable(start), "a server starts by a call"
+    try:
+        await start(*host_and_port(address, f"{what}.listen"))
+    except OSError as error:
+        raise OSError(
+            error.errno, f"{what} cannot listen on {address}: {error.strerror}; free the port or choose another"
+        ) from None

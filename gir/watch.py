@@ -3,6 +3,8 @@
 One loop, so that there is one place where a change of health turns into log lines, counters and re-dispatch.
 """
 
+from collections.abc import Callable
+
 from gir.admit.waiting import WaitingRoom
 from gir.clock import Clock
 from gir.forward.dispatch import Dispatcher
@@ -10,7 +12,6 @@ from gir.health.events import EventKind, HealthEvent
 from gir.health.registry import Registry
 from gir.model.cluster import ClusterStatus, ClusterView
 from gir.model.ids import ClusterId
-from gir.place.rewrite import Rewriter
 from gir.pools import Pools
 from gir.telemetry.logs import Logger
 from gir.telemetry.metrics import RouterMetrics
@@ -22,7 +23,10 @@ STALL_S = 0.5
 
 
 class Watch:
-    """Run `run()` as a background task; `look()` at once after an event that should not wait."""
+    """Run `run()` as a background task; `look()` at once after an event that should not wait.
+
+    `trials()` lets time act on canaries.
+    """
 
     def __init__(
         self,
@@ -31,7 +35,7 @@ class Watch:
         registry: Registry,
         dispatcher: Dispatcher,
         waiting: WaitingRoom,
-        rewriter: Rewriter,
+        trials: Callable[[], None],
         pools: Pools,
         metrics: RouterMetrics,
         log: Logger,
@@ -40,7 +44,7 @@ class Watch:
         self._registry = registry
         self._dispatcher = dispatcher
         self._waiting = waiting
-        self._rewriter = rewriter
+        self._trials = trials
         self._pools = pools
         self._metrics = metrics
         self._log = log
@@ -65,9 +69,7 @@ class Watch:
         view = self._registry.reconcile(now_s)
         for event in self._registry.take_events():
             self._follow(event)
-        self._rewriter.tick(now_s)
-        for audit in self._rewriter.take_events():
-            self._log.info("canary", rule=audit.rule, action=audit.action, by=audit.by, detail=audit.detail)
+        self._trials()
         if view is not self._view:
             self._view = view
             self._waiting.look()

@@ -60,3 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run(sub.parse_args(arguments[1:]))
     except KeyboardInterrupt:
         return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,8 +1,8 @@
 """The policy in force, and the file it comes from.
 
-The file is looked at every second by its stamp. A new text is parsed, validated and built as a whole and swapped in by one
-reference; a bad one changes nothing but the reason that says so, told once. The last good text is kept on disk if there
-is a place for it, so that a restart with a bad file still has something to serve by.
+The file is looked at every second by its stamp. A new text is parsed, validated and built as a whole and swapped in by
+one reference; a bad one changes nothing but the reason that says so, told once. The last good text is kept on disk if
+there is a place for it, so that a restart with a bad file still has something to serve by.
 """
 
 import os
