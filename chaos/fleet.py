@@ -120,15 +120,13 @@ class Fleet:
         for child in self.cluster(name).processes:
             child.signal(signal.SIGCONT)
 
-    def start_cluster(self, name: str, *, within_s: float = READY_S) -> None:
-        """Start what does not run of a cluster, on its old ports, and wait until its agent serves."""
+    def start_cluster(self, name: str) -> None:
+        """Start what does not run of a cluster, on its old ports; returns at once."""
         cluster = self.cluster(name)
         if cluster.engines is None or not cluster.engines.alive:
             self._spawn_engines(cluster)
-            self._await_engines(cluster, within_s)
         if cluster.agent is None or not cluster.agent.alive:
             self._spawn_agent(cluster)
-        self._await_agent(cluster, within_s)
 
     def stop(self, *, grace_s: float = 1.5) -> None:
         """End every process and remove every file. Safe to call twice."""
@@ -229,14 +227,20 @@ def write_config(path: Path, config: dict[str, Any]) -> None:
     path.write_bytes(msgspec.yaml.encode(config))
 
 
-def get(url: str, key: str = "", *, timeout_s: float = 1.0) -> tuple[int, bytes]:
+def get(url: str, key: str = "") -> tuple[int, bytes]:
     """One GET; status 0 when nobody answers."""
+    return call("GET", url, key)
+
+
+def call(method: str, url: str, key: str = "", body: bytes | None = None) -> tuple[int, bytes]:
+    """One request; status 0 when nobody answers within a second."""
     parts = urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=1.0)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     with contextlib.closing(connection):
         try:
-            connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path, headers=headers)
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            connection.request(method, target, body, headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, http.client.HTTPException):

@@ -120,8 +120,13 @@ class Load:
         self._clock = clock
         self._watch = watch
         self._keep = keep
+        self._stopping = False
         self._client = Client(parts.hostname, parts.port or 80, clock)
         self.in_flight = 0
+
+    def stop(self) -> None:
+        """Send nothing more; `run` returns when every answer has come."""
+        self._stopping = True
 
     async def run(self) -> list[Record]:
         """Send everything, wait for every answer, return the history in order of numbers."""
@@ -131,6 +136,8 @@ class Load:
                 for planned in timetable(self.plan):
                     due_s = self.started_s + planned.at_s
                     await self._clock.sleep_s(due_s - self._clock.monotonic_s())
+                    if self._stopping:
+                        break
                     planned.record.scheduled_s = due_s
                     planned.record.sent_s = self._clock.monotonic_s()
                     if self.in_flight < self.plan.in_flight_max:

@@ -1,0 +1,61 @@
+"""Streams that end in the middle."""
+
+from chaos.drill import Drill, Stage
+from chaos.engine.faults import Fault
+from chaos.promises import (
+    ALWAYS,
+    broken_streams_say_so,
+    failover_is_counted,
+    no_error_before_token,
+    tokens_settled_exactly,
+)
+
+CUT_SHARE = 0.3
+CHUNKS_MAX = 12
+
+
+async def _reset(stage: Stage) -> None:
+    await stage.order(_cut("rst"))
+
+
+async def _end_early(stage: Stage) -> None:
+    await stage.order(_cut("fin"))
+
+
+async def _relieve(stage: Stage) -> None:
+    await stage.relieve()
+
+
+def _cut(how: str) -> Fault:
+    return Fault(
+        kind="cut", how=how, name="cut", probability=CUT_SHARE, seed=9, after_chunks=CHUNKS_MAX, random_chunks=True
+    )
+
+
+PROMISES = (
+    *ALWAYS,
+    no_error_before_token,
+    broken_streams_say_so(1.0),
+    tokens_settled_exactly,
+    failover_is_counted,
+)
+
+DRILLS = (
+    Drill(
+        id="F09",
+        title="streams are reset after a random number of chunks",
+        hypothesis="Every stream that an engine resets past its first token ends with the error event and never with "
+        "[DONE]; before it another cluster answers; the tokens settled are the tokens delivered.",
+        fault=_reset,
+        heal=_relieve,
+        promises=PROMISES,
+    ),
+    Drill(
+        id="F10",
+        title="streams end early with a clean FIN",
+        hypothesis="An end of connection proves nothing: a stream without [DONE] is treated as broken, as in F09.",
+        fault=_end_early,
+        heal=_relieve,
+        promises=PROMISES,
+    ),
+)

@@ -1,0 +1,159 @@
+"""Runs one drill against a fleet of its own: load, fault, rollback, evidence.
+
+The safety lever is a file: while it exists no drill starts and a running one is broken off. A drill is also broken off
+when most requests fail that it never meant to hurt. Whatever happens, every undo runs and every process ends.
+"""
+
+import asyncio
+from collections import deque
+from pathlib import Path
+
+import msgspec
+
+from chaos.drill import CONTROL_MODEL, EXPERIMENT_MODEL, Drill, Stage, topology
+from chaos.evidence import Evidence, Facts, Scrape, samples
+from chaos.faults.undo import Undo
+from chaos.fleet import Fleet, get, live_clusters
+from chaos.history import Record
+from chaos.load import Load, LoadPlan
+from chaos.report import Journal
+from gir.clock import Clock
+
+SCRAPE_S = 0.1
+CONTROL_RPS = 4.0
+RECOVERY_S = 120.0
+"""Patience, at scale 1, with the fleet's recovery after the fault is mended."""
+PHASE_MIN_S = 2.0
+"""No phase is scaled below this: fewer requests would prove nothing."""
+QUIET_S = 3.0
+FAILING_WINDOW = 30
+FAILING_SHARE_MAX = 0.5
+
+
+class BrokenOffError(Exception):
+    """A stop condition was met."""
+
+
+class Run:
+    """One run of a drill."""
+
+    def __init__(self, drill: Drill, *, scale: float, clock: Clock, journal: Journal, lever: Path) -> None:
+        self._drill = drill
+        self._clock = clock
+        self._journal = journal
+        self._lever = lever
+        self._facts = Facts(drill=drill.id, scale=scale, victim=drill.victim)
+        self._undo = Undo()
+        self._scrapes: list[Scrape] = []
+        self._control_ends: deque[bool] = deque(maxlen=FAILING_WINDOW)
+
+    def run(self) -> Evidence:
+        """The whole drill, fleet and all. ChildError when the fleet does not start."""
+        if self._lever.exists():
+            raise BrokenOffError(f"the safety lever {self._lever} is engaged: remove it to run drills")
+        self._journal.note("fleet starting")
+        with Fleet.start(topology(self._facts.scale)) as fleet:
+            self._journal.note("fleet serving", routers=len(fleet.routers), clusters=len(fleet.clusters))
+            with asyncio.Runner() as runner:
+                return runner.run(self._drive(fleet))
+
+    async def _drive(self, fleet: Fleet) -> Evidence:
+        experiment = self._load(fleet, EXPERIMENT_MODEL, "experiment", self._drill.rps, seed=1)
+        control = self._load(fleet, CONTROL_MODEL, "control", CONTROL_RPS, seed=2)
+        await self._scrape(fleet)
+        async with asyncio.TaskGroup() as group:
+            sending = [group.create_task(load.run()) for load in (experiment, control)]
+            scraping = group.create_task(self._scrape_for_ever(fleet))
+            try:
+                await self._phases(Stage(fleet, self._facts, self._clock, self._undo))
+            except BrokenOffError as error:
+                self._facts.stopped = str(error)
+                self._journal.note("broken off", why=str(error))
+            finally:
+                await asyncio.to_thread(self._undo.mend_all)
+                experiment.stop()
+                control.stop()
+                _ = await asyncio.wait(sending)
+                scraping.cancel()
+        await self._settle(fleet)
+        self._journal.note("evidence complete", requests=len(experiment.records) + len(control.records))
+        return Evidence(self._facts, experiment.records, control.records, self._scrapes)
+
+    async def _phases(self, stage: Stage) -> None:
+        drill = self._drill
+        stage.mark("start")
+        await self._phase(drill.before_s)
+        self._journal.note("fault", victim=drill.victim)
+        stage.mark("fault")
+        await drill.fault(stage)
+        await self._phase(drill.during_s)
+        self._journal.note("heal")
+        stage.mark("heal")
+        await drill.heal(stage)
+        await self._recovery(stage.fleet)
+        self._journal.note("recovered")
+        stage.mark("recovered")
+        await self._phase(drill.after_s)
+        stage.mark("end")
+
+    async def _phase(self, duration_s: float) -> None:
+        """Let time pass, watching the stop conditions."""
+        end_s = self._clock.monotonic_s() + max(PHASE_MIN_S, duration_s * self._facts.scale)
+        while (left_s := end_s - self._clock.monotonic_s()) > 0:
+            self._check()
+            await self._clock.sleep_s(min(SCRAPE_S, left_s))
+
+    async def _recovery(self, fleet: Fleet) -> None:
+        """Wait until the router places on every cluster again."""
+        give_up_s = self._clock.monotonic_s() + RECOVERY_S * self._facts.scale + 10.0
+        while not set(fleet.clusters) <= await asyncio.to_thread(live_clusters, fleet.admin_url):
+            self._check()
+            if self._clock.monotonic_s() > give_up_s:
+                raise BrokenOffError("the fleet did not recover after the fault was mended")
+            await self._clock.sleep_s(SCRAPE_S)
+
+    def _check(self) -> None:
+        if self._lever.exists():
+            raise BrokenOffError(f"the safety lever {self._lever} was engaged")
+        if len(self._control_ends) == FAILING_WINDOW and sum(self._control_ends) < FAILING_SHARE_MAX * FAILING_WINDOW:
+            raise BrokenOffError("most requests of the control group fail: the fault reaches beyond its victim")
+
+    def _load(self, fleet: Fleet, model: str, key: str, rps: float, *, seed: int) -> Load:
+        plan = LoadPlan(
+            url=fleet.router_url,
+            rps=rps,
+            duration_s=1e9,
+            models=(model,),
+            keys=((key, fleet.keys[key]),),
+            stream_share=self._drill.stream_share,
+            within_s=30.0,
+            seed=seed,
+        )
+        self._facts.settings[key] = msgspec.json.encode(msgspec.structs.replace(plan, keys=())).decode()
+        return Load(plan, self._clock, self._control_ended if key == "control" else None)
+
+    def _control_ended(self, record: Record) -> None:
+        self._control_ends.append(record.ok)
+
+    async def _scrape(self, fleet: Fleet) -> Scrape | None:
+        status, page = await asyncio.to_thread(get, f"{fleet.admin_url}/metrics")
+        if status != 200:
+            return None
+        scrape = Scrape(self._clock.monotonic_s(), samples(page.decode()))
+        self._scrapes.append(scrape)
+        return scrape
+
+    async def _scrape_for_ever(self, fleet: Fleet) -> None:
+        while True:
+            await self._scrape(fleet)
+            await self._clock.sleep_s(SCRAPE_S)
+
+    async def _settle(self, fleet: Fleet) -> None:
+        """Look until nothing is under way, then once more: the last scrape shows the fleet at rest."""
+        give_up_s = self._clock.monotonic_s() + QUIET_S
+        while self._clock.monotonic_s() < give_up_s:
+            scrape = await self._scrape(fleet)
+            if scrape is not None and not scrape.samples.get("gir_requests_in_flight"):
+                break
+            await self._clock.sleep_s(SCRAPE_S)
+        await self._scrape(fleet)
