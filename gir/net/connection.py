@@ -7,46 +7,19 @@ a client may send ahead is bounded instead. End of input counts as leaving.
 import asyncio
 import enum
 import random
-from typing import Protocol, cast
+from typing import cast
 
-from gir.clock import Clock
 from gir.model.errors import ErrorKind, RequestError
 from gir.net.answer import error_answer
 from gir.net.body import BodyReader, ChunkedReader, LengthReader, body_too_large
 from gir.net.exchange import Exchange
-from gir.net.limits import ServerLimits
+from gir.net.host import Host
 from gir.net.message import RequestHead
 from gir.net.render import CLOSE, response_head
 from gir.net.request import CHUNKED, bad_framing, parse_request
-from gir.net.wheel import HORIZON_S, Wheel
+from gir.net.wheel import HORIZON_S
 
-
-class Host(Protocol):
-    """What a connection needs of its server."""
-
-    limits: ServerLimits
-    clock: Clock
-    wheel: Wheel
-    origin: str
-    draining: bool
-
-    def room(self) -> bool:
-        """Whether one more request may be in flight."""
-
-    def serve(self, exchange: Exchange) -> None:
-        """Run the handler."""
-
-    def refused(self, kind: ErrorKind) -> None:
-        """A request was turned away before a handler saw it."""
-
-    def lost(self, connection: "ServerConnection") -> None:
-        """The connection has ended."""
-
-    def never_begun(self, exchange: Exchange) -> None:
-        """The client left before the handler's first step."""
-
-
-UNSTAMPED = -1.0
+_UNSTAMPED = -1.0
 """A deadline that starts to run when the wheel next looks: reading the clock for every answer is not worth it."""
 
 
@@ -101,6 +74,7 @@ class ServerConnection(asyncio.Protocol):
         self._held = b""
         """Part of a head, or bytes sent ahead."""
         self._overrun = False
+        """Input can no longer be told apart into requests; the connection ends with the answer."""
         self._exchange: Exchange | None = None
         self._reader: BodyReader | None = None
         self._keep_alive = True
@@ -124,12 +98,12 @@ class ServerConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are asyncio transports by shape, not by inheritance.
         self._transport = cast("asyncio.Transport", transport)
-        self._transport.set_write_buffer_limits(high=self._host.limits.write_high_bytes)
+        # Read on only once everything is delivered: a read of the loop can be a quarter of a megabyte.
+        self._transport.set_write_buffer_limits(high=self._host.limits.write_high_bytes, low=0)
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.peer_names = tuple(str(value) for _, value in certificate.get("subjectAltName", ()))
-        self._due_s = self._host.clock.monotonic_s() + self._host.limits.header_read_s
-        self._host.wheel.watch(self, self._due_s)
+        self._due_within(self._host.limits.header_read_s)
 
     def data_received(self, data: bytes) -> None:
         state = self._state
@@ -175,15 +149,12 @@ class ServerConnection(asyncio.Protocol):
         while data.startswith(b"\r\n", start):
             start += 2  # empty lines before a request are tolerated, as RFC 9112 asks
         end = data.find(b"\r\n\r\n", max(start, searched))
-        head_bytes = (end + 4 if end >= 0 else len(data)) - start
+        head_bytes = end + 4 - start if end >= 0 else len(data)
         if head_bytes > limits.header_bytes_max:
-            self._refuse(
-                RequestError(
-                    ErrorKind.HEADERS_TOO_LARGE, f"the request head exceeds {limits.header_bytes_max} bytes: shorten it"
-                )
-            )
+            problem = f"the request head exceeds {limits.header_bytes_max} bytes: shorten it"
+            self._refuse(RequestError(ErrorKind.HEADERS_TOO_LARGE, problem))
         elif end < 0:
-            self._hold_head(data, start)
+            self._hold_head(data, data[start:])
         else:
             try:
                 head = parse_request(data[start : end + 4], limits, self.peer, self.peer_names)
@@ -192,19 +163,18 @@ class ServerConnection(asyncio.Protocol):
                 return
             self._begin(head, data[end + 4 :])
 
-    def _hold_head(self, data: bytes, start: int) -> None:
+    def _hold_head(self, data: bytes, begun: bytes) -> None:
         """Keep an unfinished head; refuse at once what can never become one."""
-        ends = data.count(b"\r\n")
-        if data.count(b"\n") != ends or data.count(b"\r") - data.endswith(b"\r") != ends:
+        ends = begun.count(b"\r\n")
+        if begun.count(b"\n") != ends or begun.count(b"\r") - begun.endswith(b"\r") != ends:
             self._refuse(bad_framing("lines must end with CR LF"))
-        elif data[start : start + 1] and not data[start : start + 1].isalpha() and data[start:] != b"\r":
+        elif begun and begun != b"\r" and not begun[:1].isalpha():
             self._refuse(bad_framing("this is not an HTTP request"))
         else:
-            if self._idle and start < len(data):
-                self._idle = False
-                self._due_s = self._host.clock.monotonic_s() + self._host.limits.header_read_s
-                self._host.wheel.watch(self, self._due_s)
             self._held = data
+            if self._idle and begun:
+                self._idle = False
+                self._due_within(self._host.limits.header_read_s)
 
     def _begin(self, head: RequestHead, rest: bytes) -> None:
         host = self._host
@@ -212,30 +182,34 @@ class ServerConnection(asyncio.Protocol):
         if length > host.limits.body_bytes_max:
             self._refuse(body_too_large(host.limits.body_bytes_max))
             return
-        if not host.room():
-            self._refuse(RequestError(ErrorKind.NO_CAPACITY, "too many requests are in flight here: try again later"))
-            return
-        now_s = host.clock.monotonic_s()
-        exchange = Exchange(self, head, now_s)
-        self._exchange = exchange
         self._keep_alive = head.keep_alive
+        if not host.room():
+            self._turn_away(length, rest)
+            return
+        exchange = self._exchange = Exchange(self, head, host.clock.monotonic_s())
         if length == len(rest):
             self._state = BUSY
             exchange.body_arrived(rest)
-        elif length == 0:
-            self._state = BUSY
-            exchange.body_arrived(b"")
-            self._hold_ahead(rest)
         else:
             self._state = BODY
             self._reader = ChunkedReader(host.limits.body_bytes_max) if length == CHUNKED else LengthReader(length)
             exchange.reader = self._reader
             self._window_received = 0
-            self._due_s = now_s + host.limits.body_window_s
-            host.wheel.watch(self, self._due_s)
-            if rest:
-                self._read_body(rest)
+            self._due_within(host.limits.body_window_s)
+            self._read_body(rest)
         host.serve(exchange)
+
+    def _turn_away(self, length: int, rest: bytes) -> None:
+        """No room: say so without a handler; keep the connection if the request is here to its end."""
+        error = RequestError(ErrorKind.NO_CAPACITY, "too many requests are in flight here: try again later")
+        if 0 <= length <= len(rest) and self._keep_alive and not self._host.draining:
+            self._state = BUSY
+            self._held = rest[length:]
+            self._host.refused(error.kind)
+            self._send_error(error, b"")
+            self.answered()
+        else:
+            self._refuse(error)
 
     def _read_body(self, data: bytes) -> None:
         reader, exchange = self._reader, self._exchange
@@ -278,22 +252,24 @@ class ServerConnection(asyncio.Protocol):
     def origin(self) -> str:
         return self._host.origin
 
-    def spread(self) -> random.Random:
+    @property
+    def chance(self) -> random.Random:
         return self._host.clock.random
 
     def send(self, data: bytes) -> None:
         transport = self._transport
-        if transport is not None:
+        # Between a reset and the news of it the transport is closed already; writing to it would raise.
+        if transport is not None and not transport.is_closing():
             self._written += len(data)
             transport.write(data)
 
     def closes_after_answer(self) -> bool:
-        if not self._keep_alive or self._overrun or self._host.draining or self._state is BODY:
+        if self._overrun or self._state is BODY or self._host.draining:
             self._keep_alive = False
         return not self._keep_alive
 
     async def until_writable(self) -> None:
-        while not self.writable and self._state is not CLOSED:
+        while not self.writable:
             if self._writable_waiter is None:
                 self._writable_waiter = asyncio.get_running_loop().create_future()
             await self._writable_waiter
@@ -306,7 +282,7 @@ class ServerConnection(asyncio.Protocol):
             return
         self._state = HEAD
         self._idle = True
-        self._due_s = UNSTAMPED
+        self._due_s = _UNSTAMPED
         if self._held:
             held, self._held = self._held, b""
             self._read_head(held)
@@ -321,28 +297,29 @@ class ServerConnection(asyncio.Protocol):
     def _refuse(self, error: RequestError) -> None:
         """Answer without a handler and hang up."""
         self._host.refused(error.kind)
-        status, headers, body = error_answer(error, self._host.origin, self.spread())
-        framing = b"content-length: %d\r\n%b" % (len(body), CLOSE)
-        self.send(response_head(status, headers, framing) + body)
+        self._send_error(error, CLOSE)
         self._overrun = True
         self._hang_up()
 
+    def _send_error(self, error: RequestError, closing: bytes) -> None:
+        status, headers, body = error_answer(error, self.origin, self.chance)
+        framing = b"content-length: %d\r\n%b" % (len(body), closing)
+        self.send(response_head(status, headers, framing) + body)
+
     def _hang_up(self) -> None:
-        """Close behind the last answer; while input may still come, read and drop it, lest a reset eat the answer."""
+        """Close behind the last answer; if input may still come, drop it for a while, lest a reset eat the answer."""
         transport = self._transport
+        clean = self._state is BUSY and not self._overrun
+        self._state = LINGER
         self._held = b""
         self._reader = None
         if transport is None or transport.is_closing():
             return
-        if not self._overrun and self._state is BUSY:
-            self._state = LINGER
+        if clean:
             transport.close()
-        else:
-            self._state = LINGER
-            if transport.can_write_eof():
-                transport.write_eof()
-        self._due_s = self._host.clock.monotonic_s() + self._host.limits.linger_s
-        self._host.wheel.watch(self, self._due_s)
+        elif transport.can_write_eof():
+            transport.write_eof()
+        self._due_within(self._host.limits.linger_s)
 
     def _leave(self) -> None:
         self._state = CLOSED
@@ -353,55 +330,58 @@ class ServerConnection(asyncio.Protocol):
                 self._host.never_begun(exchange)
         self.resume_writing()
 
-    def close_if_idle(self) -> None:
-        """Close a connection that is between requests: the server is draining."""
-        if self._state is HEAD and not self._held and self._transport is not None:
+    def close_if_idle(self, *, fresh_too: bool) -> None:
+        """Close between requests, for the server drains; `fresh_too`: also if no request has come so far."""
+        if self._state is HEAD and not self._held and (fresh_too or self._served) and self._transport is not None:
             self._transport.close()
 
     # Deadlines: what Wheel calls
 
+    def _due_within(self, duration_s: float) -> None:
+        self._due_s = self._host.clock.monotonic_s() + duration_s
+        self._host.wheel.watch(self, self._due_s)
+
     def check(self, now_s: float) -> float | None:
+        """Enforce the deadlines; when to look again."""
         transport = self._transport
         if transport is None or self._state is CLOSED:
             return None
-        limits = self._host.limits
         unsent = transport.get_write_buffer_size()
+        if self._stalled(unsent, now_s):
+            self.drop()
+            return None
+        if self._due_s == _UNSTAMPED:
+            self._due_s = now_s + self._host.limits.keep_alive_s
+        elif now_s >= self._due_s:
+            self._overdue(unsent, now_s)
+        again_s = self._due_s if self._due_s > now_s else now_s + HORIZON_S
+        return min(again_s, now_s + self._host.limits.write_stall_s / 4) if unsent else again_s
+
+    def _stalled(self, unsent: int, now_s: float) -> bool:
+        """Whether bytes wait for the client and it has taken none for too long."""
         drained = self._written - unsent
         if not unsent or drained != self._drained:
             self._drained = drained
             self._drained_at_s = now_s
-        elif now_s - self._drained_at_s >= limits.write_stall_s:
-            self.drop()
-            return None
-        if self._due_s == UNSTAMPED:
-            self._due_s = now_s + limits.keep_alive_s
-        elif self._state is HEAD and now_s >= self._due_s:
-            self._head_overdue()
-        elif self._state is BODY and now_s >= self._due_s:
-            self._body_overdue(now_s)
-        elif self._state is LINGER and now_s >= self._due_s and not unsent:
-            transport.abort()
-            return None
-        again_s = self._due_s if self._due_s > now_s else now_s + HORIZON_S
-        return min(again_s, now_s + limits.write_stall_s / 4) if unsent else again_s
+        return now_s - self._drained_at_s >= self._host.limits.write_stall_s
 
-    def _head_overdue(self) -> None:
+    def _overdue(self, unsent: int, now_s: float) -> None:
         assert self._transport is not None
-        if self._held:
+        if self._state is HEAD and self._held:
             self._refuse(RequestError(ErrorKind.SLOW_CLIENT, "the request head took too long to arrive"))
-        else:
+        elif self._state is HEAD:
             self._transport.close()
+        elif self._state is BODY:
+            self._judge_body_rate(now_s)
+        elif self._state is LINGER and not unsent:
+            self._transport.abort()
 
-    def _body_overdue(self, now_s: float) -> None:
+    def _judge_body_rate(self, now_s: float) -> None:
         limits = self._host.limits
         assert self._reader is not None
         if self._reader.received - self._window_received < limits.body_bytes_per_s_min * limits.body_window_s:
-            self._fail_body(
-                RequestError(
-                    ErrorKind.SLOW_CLIENT,
-                    f"the request body came slower than {limits.body_bytes_per_s_min} bytes per second",
-                )
-            )
+            problem = f"the request body came slower than {limits.body_bytes_per_s_min} bytes per second"
+            self._fail_body(RequestError(ErrorKind.SLOW_CLIENT, problem))
         else:
             self._window_received = self._reader.received
             self._due_s = now_s + limits.body_window_s

@@ -5,7 +5,8 @@ a long answer watches `writable` (or lets `UpstreamCall.relay` do so).
 """
 
 import asyncio
-from typing import Any, Protocol
+import random
+from typing import Protocol
 
 from gir.model.errors import ErrorKind, RequestError
 from gir.net.answer import error_answer
@@ -47,8 +48,8 @@ class Link(Protocol):
     @property
     def origin(self) -> str: ...
 
-    def spread(self) -> Any:
-        """Source of chance for jitter."""
+    @property
+    def chance(self) -> random.Random: ...
 
 
 class Exchange:
@@ -147,11 +148,12 @@ class Exchange:
 
     def respond(self, status: int, headers: Headers, body: bytes) -> None:
         """Send a whole answer in one write. `headers` hold no framing; raises ValueError on CR, LF or NUL in them."""
-        self._begin_answer()
+        self._must_not_have_started()
         framing = b"" if status in _BODYLESS else b"content-length: %d\r\n" % len(body)
         if self._link.closes_after_answer():
             framing += CLOSE
         head = response_head(status, headers, framing)
+        self.response_started = True
         if self.client_gone:
             return
         if self.head.method == "HEAD" or status in _BODYLESS:
@@ -166,12 +168,12 @@ class Exchange:
 
     def respond_error(self, error: RequestError, extra_headers: Headers | None = None) -> None:
         """Send the row of the error table that `error` names."""
-        status, headers, body = error_answer(error, self._link.origin, self._link.spread())
+        status, headers, body = error_answer(error, self._link.origin, self._link.chance)
         self.respond(status, headers + (extra_headers or []), body)
 
     def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
         """Send the head of an answer whose body follows by `write`; without `length` it is chunked."""
-        self._begin_answer()
+        self._must_not_have_started()
         self._mute = self.head.method == "HEAD" or status in _BODYLESS
         framing = b""
         if status in _BODYLESS:
@@ -185,6 +187,7 @@ class Exchange:
         if self._link.closes_after_answer():
             framing += CLOSE
         head = response_head(status, headers, framing)
+        self.response_started = True
         if not self.client_gone:
             self._link.send(head)
 
@@ -231,10 +234,9 @@ class Exchange:
         """Wait until the client has taken most of what was written."""
         await self._link.until_writable()
 
-    def _begin_answer(self) -> None:
+    def _must_not_have_started(self) -> None:
         if self.response_started:
             raise RuntimeError(f"{self!r}: the answer has already started")
-        self.response_started = True
 
     def _end_answer(self) -> None:
         self.finished = True

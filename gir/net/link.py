@@ -67,7 +67,7 @@ class UpstreamLink(asyncio.Protocol):
 
     # The call
 
-    def begin(self, call: "UpstreamCall", data: bytes) -> None:
+    def begin(self, call: "UpstreamCall", request: list[bytes]) -> None:
         """Start a call by writing its whole request."""
         self._call = call
         self._headers = []
@@ -75,12 +75,7 @@ class UpstreamLink(asyncio.Protocol):
         self._head_bytes = 0
         transport = self._transport
         assert transport is not None
-        transport.write(data)
-
-    def write(self, data: bytes) -> None:
-        """More of the request."""
-        if self._transport is not None:
-            self._transport.write(data)
+        transport.writelines(request)
 
     def pause(self) -> None:
         """Stop reading."""
@@ -103,6 +98,11 @@ class UpstreamLink(asyncio.Protocol):
     def watch(self, due_s: float) -> None:
         """Have the wheel look at the call no later than `due_s`."""
         self._pool.wheel.watch(self, due_s)
+
+    @property
+    def open(self) -> bool:
+        """Whether a request may be written: between a reset and the news of it the transport is closed already."""
+        return self.usable and self._transport is not None and not self._transport.is_closing()
 
     def check(self, now_s: float) -> float | None:
         """Deadlines of the call, or of an idle connection."""
@@ -149,10 +149,9 @@ class UpstreamLink(asyncio.Protocol):
             self._finish()
 
     def eof_received(self) -> bool:
-        call = self._call
-        if call is not None and self._head_seen and not self._framed and not self._complete:
+        self.usable = False
+        if self._call is not None and self._head_seen and not self._framed:
             self._complete = True
-            self.usable = False
             self._finish()
         return False
 

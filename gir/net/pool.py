@@ -122,7 +122,7 @@ class UpstreamPool:
         """The connection used last: the others may age out."""
         while self._idle:
             link = self._idle.pop()
-            if link.usable and now_s - link.idle_since_s < self.limits.idle_s:
+            if link.open and now_s - link.idle_since_s < self.limits.idle_s:
                 return link
             link.close()
         return None

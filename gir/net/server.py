@@ -25,6 +25,7 @@ Handler = Callable[[Exchange], Coroutine[Any, Any, None]]
 
 _HANDSHAKE_S = 10.0
 _DRAIN_LOOK_S = 0.05
+_FRESH_GRACE_S = 1.0
 
 
 class ServerObserver(Protocol):
@@ -111,13 +112,15 @@ class HttpServer:
         Call `close` afterwards to end those that were not.
         """
         self.stop_listening()
-        until_s = self.clock.monotonic_s() + timeout_s
+        began_s = self.clock.monotonic_s()
         while self._exchanges or self._connections:
+            elapsed_s = self.clock.monotonic_s() - began_s
             for connection in list(self._connections):
-                connection.close_if_idle()
-            if self.clock.monotonic_s() >= until_s:
+                # Whoever was accepted last of all is about to send its first request.
+                connection.close_if_idle(fresh_too=elapsed_s >= _FRESH_GRACE_S)
+            if elapsed_s >= timeout_s:
                 return False
-            await asyncio.sleep(_DRAIN_LOOK_S)
+            await self.clock.sleep_s(_DRAIN_LOOK_S)
         return True
 
     async def close(self) -> None:
@@ -130,6 +133,7 @@ class HttpServer:
         for connection in list(self._connections):
             connection.drop()
         self.wheel.close()
+        await asyncio.sleep(0)  # transports report their end in the next turn
 
     # Connections
 

@@ -102,7 +102,8 @@ class UpstreamCall:
         self._streaming = False
         self._waits_for_token = False
         self._sent_at_s = 0.0
-        self._progress = 0
+        self._progress = -1
+        """Body bytes at the wheel's last look."""
         self._progress_at_s = 0.0
         self.any_byte = False
         self.body_bytes = 0
@@ -246,10 +247,9 @@ class UpstreamCall:
         if due_s < now_s + HORIZON_S:
             link.watch(due_s)
         if len(self._body) > _JOIN_BYTES_MAX:
-            link.begin(self, self._request)
-            link.write(self._body)
+            link.begin(self, [self._request, self._body])
         else:
-            link.begin(self, self._request + self._body)
+            link.begin(self, [self._request + self._body])
 
     def head_received(self, head: ResponseHead) -> None:
         """The head is here; the request will not be sent again, so its bytes are let go."""

@@ -1,0 +1,38 @@
+"""What a client connection needs of its server, and nothing more."""
+
+from typing import TYPE_CHECKING, Protocol
+
+from gir.clock import Clock
+from gir.model.errors import ErrorKind
+from gir.net.limits import ServerLimits
+from gir.net.wheel import Wheel
+
+if TYPE_CHECKING:
+    from gir.net.connection import ServerConnection
+    from gir.net.exchange import Exchange
+
+
+class Host(Protocol):
+    """The server, as its connections see it."""
+
+    limits: ServerLimits
+    clock: Clock
+    wheel: Wheel
+    origin: str
+    draining: bool
+    """Answers say `Connection: close`."""
+
+    def room(self) -> bool:
+        """Whether one more request may be in flight."""
+
+    def serve(self, exchange: "Exchange") -> None:
+        """Run the handler."""
+
+    def never_begun(self, exchange: "Exchange") -> None:
+        """The client left before the handler's first step."""
+
+    def refused(self, kind: ErrorKind) -> None:
+        """A request was turned away before a handler saw it."""
+
+    def lost(self, connection: "ServerConnection") -> None:
+        """The connection has ended."""
