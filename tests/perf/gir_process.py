@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.perf import machine, peers
 
-_AGENT_TOKEN = "bench-agent-token"
+AGENT_TOKEN = "bench-agent-token"
 
 
 def config(listen: int, admin: int, beats: int, clusters: Sequence[str]) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def config(listen: int, admin: int, beats: int, clusters: Sequence[str]) -> dict
                 {"id": "bench", "key_sha256": hashlib.sha256(peers.API_KEY.encode()).hexdigest(), "tenant": "bench"}
             ]
         },
-        "agents": [{"cluster": name, "token": {"value": _AGENT_TOKEN}} for name in clusters],
+        "agents": [{"cluster": name, "token": {"value": f"{AGENT_TOKEN}-{name}"}} for name in clusters],
         "telemetry": {"log_level": "warning"},
         "policy": {
             "tiers": [{"name": "reserved", "price_per_slot_hour": 1.0}],
@@ -57,9 +57,8 @@ async def gir(engines: Sequence[int], *, core: int = machine.ROUTER_CORE) -> Asy
         # JSON is YAML.
         file.write_text(json.dumps(config(listen, admin, beats, list(clusters))))
         agents = [sys.executable, "-m", "tests.perf.fake_agent", "--router", f"127.0.0.1:{beats}"]
-        agents += ["--token", _AGENT_TOKEN]
         for name, url in clusters.items():
-            agents += ["--cluster", f"{name}={url}"]
+            agents += ["--cluster", name, url, f"{AGENT_TOKEN}-{name}"]
         router = peers.process([str(command), "serve", "-c", str(file)], core=core, log=pathlib.Path(scratch) / "gir")
         fleet = peers.process(agents, core=machine.LOAD_CORE, log=pathlib.Path(scratch) / "agents")
         async with fleet, router as started:
