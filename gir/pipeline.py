@@ -47,6 +47,9 @@ class PolicySource(Protocol):
 class Telemetry(Protocol):
     """Who is told about attempts and requests."""
 
+    def placed(self, cluster: str, reason: str) -> None:
+        """A request leaves for a cluster now."""
+
     def attempt(self, attempt: Attempt) -> None:
         """One attempt has ended."""
 

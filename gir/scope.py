@@ -99,10 +99,12 @@ class Scope:
 
     def started(self, candidate: Candidate) -> None:
         """Count the dispatch at once, so that the next plan sees it."""
-        assert self.request is not None, "dispatched before it was read"
-        self._dispatches[candidate.cluster] = self._stages.placer.dispatched(
-            self.request, candidate.cluster, self._stages.clock.monotonic_s()
+        assert self.request is not None and self.placement is not None, "dispatched before it was placed"
+        stages = self._stages
+        self._dispatches[candidate.cluster] = stages.placer.dispatched(
+            self.request, candidate.cluster, stages.clock.monotonic_s()
         )
+        stages.telemetry.placed(candidate.cluster, self.placement.reason)
         if self.ticket is not None:
             self._stages.waiting.taken(self.ticket)
 

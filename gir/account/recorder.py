@@ -50,6 +50,10 @@ class Recorder:
         self._clock = clock
         self._access_log = access_log
 
+    def placed(self, cluster: str, reason: str) -> None:
+        """Count a dispatch when it is made: a cluster's last one must be seen even while it runs or hangs."""
+        self._metrics.decisions.child(cluster, reason or _UNKNOWN).inc()
+
     def attempt(self, attempt: Attempt) -> None:
         """Count one ended attempt."""
         metrics = self._metrics
@@ -91,8 +95,6 @@ class Recorder:
             metrics.ttft_s.child(model, criticality).observe(scope.first_token_s - scope.arrived_s)
         if scope.usage is not None:
             self._tokens(scope, scope.usage, model, tenant, now_s)
-        if scope.placement is not None and scope.attempts:
-            metrics.decisions.child(scope.attempts[0].cluster, scope.placement.reason or _UNKNOWN).inc()
         self._failovers(scope)
         if self._access_log is not None:
             self._access_log.write(self._line(scope, now_s, bytes_sent))

@@ -89,7 +89,7 @@ class RouterMetrics:
         self.auth = counter("gir_auth_total", "Authentications; method is api_key, jwt or none.", "method", "result")
         self.jwks_fetches = counter("gir_jwks_fetches_total", "Fetches of token issuers' keys.", "result")
         self.decisions = counter(
-            "gir_placements_total", "Placements by cluster and the reason it came first.", "cluster", "reason"
+            "gir_placements_total", "Dispatches by cluster and the reason it came first.", "cluster", "reason"
         )
         self.removed = counter(
             "gir_placement_removed_total", "Clusters a filter took out of a placement that found none.", "filter"
