@@ -18,11 +18,13 @@ HEADS_MAX = 16
 class _Flow:
     """Tickets of one tenant, oldest first, and the tokens it has earned."""
 
-    __slots__ = ("earned", "share", "tickets")
+    __slots__ = ("earned", "paid", "share", "tickets")
 
     def __init__(self, share: float) -> None:
         self.tickets: deque[Ticket] = deque()
         self.earned = 0.0
+        self.paid = False
+        """Whether it has had its quantum in this turn. A turn goes on while it waits for room."""
         self.share = share
 
     @property
@@ -34,13 +36,11 @@ class _Flow:
 class FairQueue:
     """Order in which waiting tickets go."""
 
-    __slots__ = ("_count", "_flows", "_ring", "_turn_paid")
+    __slots__ = ("_count", "_flows", "_ring")
 
     def __init__(self) -> None:
         self._flows: dict[TenantId, _Flow] = {}
         self._ring: deque[TenantId] = deque()
-        self._turn_paid = False
-        """Whether the tenant at the head of the ring has had its quantum in this turn."""
         self._count = 0
 
     def __len__(self) -> int:
@@ -78,26 +78,22 @@ class FairQueue:
             flow = self._flows[tenant]
             if tenant in fitting or fits(flow.tickets[0]):
                 fitting[tenant] = None
-                if not self._turn_paid:
+                if not flow.paid:
                     flow.earned += QUANTUM * flow.share
-                    self._turn_paid = True
+                    flow.paid = True
                 if flow.earned >= flow.tickets[0].tokens:
                     return self._serve(tenant, flow)
+                flow.paid = False
                 rounds += 1
             else:
                 blocked += 1
-                if not fitting and blocked >= min(len(self._ring), HEADS_MAX):
-                    self._next_turn()
-                    return None
-            self._next_turn()
+            self._ring.rotate(-1)
+            if not fitting and blocked >= min(len(self._ring), HEADS_MAX):
+                return None
             if rounds > len(self._ring):
                 rounds = 0
                 self._skip_rounds(fitting)
         return None
-
-    def _next_turn(self) -> None:
-        self._ring.rotate(-1)
-        self._turn_paid = False
 
     def _skip_rounds(self, tenants: Iterable[TenantId]) -> None:
         """Long prompts take many rounds to earn; skip those in which nobody would go."""
@@ -117,8 +113,6 @@ class FairQueue:
     def _retire(self, tenant: TenantId) -> None:
         """A tenant without waiting tickets keeps no earnings: fairness is about those who wait now."""
         del self._flows[tenant]
-        if self._ring[0] == tenant:
-            self._turn_paid = False
         self._ring.remove(tenant)
 
 
