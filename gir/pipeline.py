@@ -85,12 +85,13 @@ class Pipeline:
 
     def __init__(self, stages: Stages) -> None:
         self._stages = stages
+        self._new_id = requesting.RequestIds(stages.clock)
 
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request to its end."""
         stages = self._stages
         head = exchange.head
-        scope = Scope(stages, requesting.request_id(stages.clock), head.method, head.path, exchange.arrived_s)
+        scope = Scope(stages, self._new_id(), head.method, head.path, exchange.arrived_s)
         try:
             await self._story(exchange, scope)
         except RequestError as error:

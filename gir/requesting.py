@@ -4,6 +4,7 @@ Helpers of the pipeline: they know headers, bodies and values, and decide nothin
 """
 
 import functools
+import itertools
 from collections.abc import Callable
 
 import msgspec
@@ -68,9 +69,17 @@ class Asked(msgspec.Struct, kw_only=True):
     trusted: bool
 
 
-def request_id(clock: Clock) -> str:
-    """A fresh id. Ids from outside are never used as ours: they need be neither unique nor short."""
-    return f"req-{clock.random.getrandbits(96):024x}"
+class RequestIds:
+    """Fresh ids: a random prefix for each process and a counter. Ids from outside are never used as ours: they need be
+    neither unique nor short.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._prefix = f"req-{clock.random.getrandbits(64):016x}"
+        self._numbers = itertools.count(1)
+
+    def __call__(self) -> str:
+        return f"{self._prefix}{next(self._numbers):08x}"
 
 
 def credential(head: RequestHead) -> bytes | None:
