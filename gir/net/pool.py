@@ -4,7 +4,6 @@ A request is written to a connected transport and the call handed back; waiting 
 """
 
 import asyncio
-import ssl
 import urllib.parse
 from typing import Self
 
@@ -13,6 +12,7 @@ import msgspec
 from gir.clock import Clock
 from gir.net.errors import ConnectFailed
 from gir.net.link import UpstreamLink
+from gir.net.resolve import Resolver
 from gir.net.tls import ClientTls
 from gir.net.upstream import CallDeadlines, UpstreamCall
 from gir.net.wheel import HORIZON_S, Wheel
@@ -83,7 +83,8 @@ class UpstreamPool:
         self.limits = limits
         self.clock = clock
         self.wheel = Wheel(clock)
-        self._tls = tls if tls is not None or not endpoint.tls else ClientTls()
+        self._tls = (tls or ClientTls()) if endpoint.tls else None
+        self._resolver = Resolver(endpoint.host, endpoint.port, clock=clock)
         self._idle: list[UpstreamLink] = []
         self._links: set[UpstreamLink] = set()
         self._connecting = 0
@@ -132,25 +133,38 @@ class UpstreamPool:
         if self.active >= self.limits.connections_max:
             raise ConnectFailed(f"{self.endpoint}: all {self.limits.connections_max} connections are in use")
         budget_s = min(self.limits.connect_s, total_at_s - self.clock.monotonic_s())
-        tls = self._tls.context() if self._tls is not None and self.endpoint.tls else None
         self._connecting += 1
         try:
             async with asyncio.timeout(budget_s):
-                _, link = await asyncio.get_running_loop().create_connection(
-                    lambda: UpstreamLink(self),
-                    self.endpoint.host,
-                    self.endpoint.port,
-                    ssl=tls,
-                    server_hostname=self._tls.server_name if tls is not None and self._tls is not None else None,
-                )
+                link = await self._connect_any(budget_s)
         except TimeoutError:
             raise ConnectFailed(f"{self.endpoint}: no connection within {budget_s:.3g} s") from None
-        except (OSError, ssl.SSLError, UnicodeError) as error:
+        except (OSError, UnicodeError) as error:
             raise ConnectFailed(f"{self.endpoint}: {error}") from error
         finally:
             self._connecting -= 1
         self._links.add(link)
         link.watch(self.clock.monotonic_s() + HORIZON_S)
+        return link
+
+    async def _connect_any(self, budget_s: float) -> UpstreamLink:
+        """Try the host's addresses in turn, each with its share of the time; raises what the last one raised."""
+        addresses = await self._resolver.addresses()
+        for address in addresses[:-1]:
+            try:
+                async with asyncio.timeout(budget_s / len(addresses)):
+                    return await self._connect_to(address)
+            except OSError:
+                continue  # the next address may be alive; TimeoutError is an OSError too
+        return await self._connect_to(addresses[-1])
+
+    async def _connect_to(self, address: str) -> UpstreamLink:
+        context, name = None, None
+        if self._tls is not None:
+            context, name = self._tls.context(), self._tls.server_name or self.endpoint.host
+        _, link = await asyncio.get_running_loop().create_connection(
+            lambda: UpstreamLink(self), address, self.endpoint.port, ssl=context, server_hostname=name
+        )
         return link
 
     # What links call
@@ -180,4 +194,5 @@ class UpstreamPool:
         for link in list(self._links):
             link.close()
         self.wheel.close()
-        await asyncio.sleep(0)
+        await self._resolver.close()
+        await asyncio.sleep(0)  # transports report their end in the next turn
