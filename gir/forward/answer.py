@@ -12,7 +12,7 @@ from gir.forward.phases import classify
 from gir.forward.resume import Delivered, ResumedFramer
 from gir.model.outcome import AttemptResult, Phase
 from gir.model.request import Api
-from gir.net.errors import UpstreamError
+from gir.net.errors import FirstTokenTimeout, UpstreamError
 from gir.net.message import ResponseHead
 from gir.net.pool import UpstreamPool
 from gir.net.sse import EventFramer
@@ -20,6 +20,10 @@ from gir.net.upstream import CallDeadlines, UpstreamCall
 from gir.wire import headers as names
 
 _ERROR_BODY_BYTES_MAX = 1024 * 1024
+
+
+class ClusterLostError(FirstTokenTimeout):
+    """Health has taken the cluster out of service while the call waited for its first token."""
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -34,6 +38,8 @@ class Answer(msgspec.Struct, kw_only=True):
     held: bytes = b""
     """Bytes of the stream up to and including its first token."""
     may_be_elsewhere: bool = False
+    lost: bool = False
+    """The cluster was taken out of service: its requests move, which makes no work for the fleet that it had not."""
     detail: str = ""
 
     @property
@@ -85,7 +91,8 @@ async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, w
     except UpstreamError as error:
         if call is not None:
             call.abort()
-        return Answer(result=AttemptResult.LOCAL_FAULT, phase=error.phase, detail=error.detail)
+        lost = isinstance(error, ClusterLostError)
+        return Answer(result=AttemptResult.LOCAL_FAULT, phase=error.phase, lost=lost, detail=error.detail)
     except asyncio.CancelledError:
         if call is not None:
             call.abort()

@@ -6,13 +6,12 @@ What happens to one request is `walk.Walk`; here is what requests have in common
 from collections.abc import Callable
 
 from gir.clock import Clock
-from gir.forward.answer import Answer, AttemptPlan, open_answer
+from gir.forward.answer import Answer, AttemptPlan, ClusterLostError, open_answer
 from gir.forward.budget import RetryBudget
 from gir.forward.job import Guide, Job, Report
 from gir.forward.walk import Walk
 from gir.model.decision import Candidate
 from gir.model.ids import ClusterId
-from gir.net.errors import FirstTokenTimeout
 from gir.net.exchange import Exchange
 from gir.net.pool import UpstreamPool
 from gir.net.upstream import UpstreamCall
@@ -38,7 +37,7 @@ class Dispatcher:
         """
         calls = list(self._waiting.get(cluster, ()))
         for call in calls:
-            call.give_up(FirstTokenTimeout(call.phase, reason))
+            call.give_up(ClusterLostError(call.phase, reason))
         return len(calls)
 
     async def run(self, exchange: Exchange, job: Job, guide: Guide) -> Report:

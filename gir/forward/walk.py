@@ -141,7 +141,8 @@ class Walk:
         """Whether another cluster may be asked after `answer`; claims what that costs."""
         if self._sender.now_s() >= self._job.deadline_s or len(self.attempts) >= self._job.policy.attempts_max:
             return False
-        verdict = Next.FREE if answer.may_be_elsewhere else after(answer.result, answer.phase)
+        free = answer.may_be_elsewhere or answer.lost
+        verdict = Next.FREE if free else after(answer.result, answer.phase)
         if verdict is Next.ONCE:
             self._asked_full += 1
             return self._asked_full <= 1

@@ -156,6 +156,16 @@ async def test_waiting_requests_leave_a_cluster_that_is_given_up(start: Start) -
     await _until(lambda: stuck.gone == 1)
 
 
+async def test_all_who_wait_on_a_lost_cluster_move_however_small_the_retry_budget(start: Start) -> None:
+    router, stuck, other = await start(good)
+    stuck.script, other.script = hang, good
+    asked = [asyncio.ensure_future(ask(router)) for _ in range(16)]
+    await _until(lambda: len(stuck.seen) + len(other.seen) == 16)
+    assert len(stuck.seen) > router.dispatcher.budget.limit(), "the budget alone would have let them all go"
+    assert router.dispatcher.give_up_waiting(stuck.name, "declared suspect") == len(stuck.seen)
+    assert {code for code, _, _ in await asyncio.gather(*asked)} == {200}
+
+
 @pytest.mark.parametrize("code", [400, 404, 413, 422])
 async def test_the_callers_own_errors_pass_byte_for_byte(start: Start, code: int) -> None:
     router, first, second = await start(status(code))
