@@ -17,7 +17,7 @@ import yaml
 
 from gir.model.policy.base import Section
 
-FILE_BYTES_MAX = 4 * 1024 * 1024
+FILE_BYTES_MAX = 1024 * 1024
 VALUE_CHARS_MAX = 80
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ one reference; a bad one changes nothing but the reason that says so, told once.
 there is a place for it, so that a restart with a bad file still has something to serve by.
 """
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gir.clock import Clock
-from gir.control.config import RouterConfig, from_text
+from gir.control.config import RouterConfig, digest_of, from_text, load
 from gir.model.policy import PolicySnapshot
 from gir.settings import ConfigError, read_text
 from gir.telemetry.logs import Logger
@@ -21,21 +22,21 @@ from gir.telemetry.metrics import RouterMetrics
 POLL_S = 1.0
 LAST_GOOD = "last-good.yaml"
 
+Stamp = tuple[int, int, int]
+
 
 def boot(path: Path, state: Path | None) -> tuple[RouterConfig, str]:
     """Configuration to start with, and why it is not the file's own ('' when it is).
 
     A bad file is replaced by the last good text in `state`; without one, raises ConfigError.
     """
-    from gir.control.config import load
-
     try:
         return load(path), ""
     except ConfigError as error:
         kept = state / LAST_GOOD if state is not None else None
         if kept is None or not kept.exists():
             raise
-        return from_text(read_text(kept), source=str(kept)), str(error)
+        return from_text(read_text(kept), source=str(kept), base=path.resolve().parent), str(error)
 
 
 class Policies:
@@ -59,15 +60,16 @@ class Policies:
         self.current: PolicySnapshot = msgspec.structs.replace(config.policy, version=1)
         self.rejected = rejected
         """Why the newest text is not in force; '' when it is."""
-        self.restart_needed = False
-        """The file differs in what only a restart takes up."""
+        self.restart_needed: tuple[str, ...] = ()
+        """Sections of the file that differ in what only a restart takes up."""
         self._config = config
         self._path = path
         self._clock = clock
         self._metrics = metrics
         self._log = log
         self._state = state
-        self._stamp = self._stamp_of()
+        self._since_s = clock.monotonic_s()
+        self._stamp = self._stamp_now()
         self._adopt: Callable[[PolicySnapshot], None] = lambda _: None
         if rejected:
             log.error("configuration refused; started from the last good one", reason=rejected)
@@ -81,21 +83,39 @@ class Policies:
         self._adopt = adopt
 
     async def run(self) -> None:
-        """Watch the file for ever."""
-        self.keep_last_good()
+        """Watch the file for ever. It is read and parsed beside the event loop: a large one takes a while."""
+        await asyncio.to_thread(self._keep_booted)
         while True:
             await self._clock.sleep_s(POLL_S)
-            self.look()
+            self._metrics.policy_age_s.one.set(self._clock.monotonic_s() - self._since_s)
+            if self._has_changed():
+                self._judge(await asyncio.to_thread(self._read))
 
     def look(self) -> bool:
         """Read the file if it has changed; True when a new policy is in force."""
-        stamp = self._stamp_of()
-        if self._path is None or stamp is None or stamp == self._stamp:
-            return False
+        return self._has_changed() and self._judge(self._read())
+
+    def _has_changed(self) -> bool:
+        stamp = self._stamp_now()
+        changed = self._path is not None and stamp != self._stamp
         self._stamp = stamp
+        return changed
+
+    def _read(self) -> tuple[RouterConfig, str] | ConfigError:
+        """Configuration in the file and its text, or what is wrong with it. Touches nothing of this object."""
+        assert self._path is not None, "somebody asked for a file there is none of"
         try:
-            config = from_text(read_text(self._path), source=str(self._path))
-            return self._take(config)
+            text = read_text(self._path)
+            return from_text(text, source=str(self._path), base=self._path.resolve().parent), text
+        except ConfigError as error:
+            return error
+
+    def _judge(self, read: tuple[RouterConfig, str] | ConfigError) -> bool:
+        """Take what was read, or keep the last good one and say why; True when a new policy is in force."""
+        try:
+            if isinstance(read, ConfigError):
+                raise read
+            return self._take(*read)
         except ValueError as error:
             self.rejected = str(error)
             self._metrics.policy_reloads.child("rejected").inc()
@@ -103,40 +123,53 @@ class Policies:
             self._log.error("policy refused; the last good one stays", reason=self.rejected)
             return False
 
-    def _take(self, config: RouterConfig) -> bool:
+    def _take(self, config: RouterConfig, text: str) -> bool:
         policy = msgspec.structs.replace(config.policy, version=self.current.version + 1)
-        changed = msgspec.structs.replace(config.policy, digest="") != msgspec.structs.replace(
-            self.current, version=0, digest=""
-        )
+        changed = _content(policy) != _content(self.current)
         if changed:
             self._adopt(policy)
             self.current = policy
-        restart = msgspec.structs.replace(config, policy=PolicySnapshot()) != msgspec.structs.replace(
-            self._config, policy=PolicySnapshot()
+            self._since_s = self._clock.monotonic_s()
+        restart = tuple(
+            name
+            for name in RouterConfig.__struct_fields__
+            if name != "policy" and getattr(config, name) != getattr(self._config, name)
         )
-        if restart and not self.restart_needed:
-            self._log.warning("settings outside policy changed; they take effect at the next start")
+        if restart and restart != self.restart_needed:
+            self._log.warning("settings outside policy changed; they take effect at the next start", sections=restart)
         self.restart_needed = restart
         self.rejected = ""
         self._metrics.policy_rejected.one.set(0)
         self._metrics.policy_reloads.child("taken").inc()
         self._log.info("policy taken", version=self.current.version, digest=config.policy.digest, changed=changed)
-        self.keep_last_good()
+        self._keep(text)
         return changed
 
-    def keep_last_good(self) -> None:
-        """Copy the text in force to the state directory, in one step."""
-        if self._state is None or self._path is None or self.rejected:
+    def _keep_booted(self) -> None:
+        """Keep the text this process started with, unless it started from that very copy."""
+        if self._path is None or self.rejected:
+            return
+        try:
+            text = read_text(self._path)
+        except ConfigError:
+            return  # gone in the meantime; the next look says so
+        if digest_of(text) == self._config.policy.digest:
+            self._keep(text)
+
+    def _keep(self, text: str) -> None:
+        """Copy an accepted text to the state directory, in one step. It may hold secrets: nobody else may read it."""
+        if self._state is None:
             return
         try:
             self._state.mkdir(parents=True, exist_ok=True)
             scratch = self._state / f"{LAST_GOOD}.{os.getpid()}"
-            scratch.write_text(read_text(self._path), encoding="utf-8")
+            with open(scratch, "w", encoding="utf-8", opener=_private) as file:
+                file.write(text)
             scratch.replace(self._state / LAST_GOOD)
-        except (OSError, ConfigError) as error:
+        except OSError as error:
             self._log.warning("last good configuration not kept", reason=str(error))
 
-    def _stamp_of(self) -> tuple[int, int, int] | None:
+    def _stamp_now(self) -> Stamp | None:
         if self._path is None:
             return None
         try:
@@ -144,3 +177,12 @@ class Policies:
         except OSError:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _content(policy: PolicySnapshot) -> PolicySnapshot:
+    """What a policy says, without who says it."""
+    return msgspec.structs.replace(policy, version=0, digest="")
