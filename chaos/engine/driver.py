@@ -85,7 +85,8 @@ class Driver:
             generation.sequences[sequence] = index
             self._generations[sequence] = generation
         self.stats.active += 1
-        self._pump()
+        # Not before the caller has attached its sink: a process that was preempted here would find tokens due already.
+        asyncio.get_running_loop().call_soon(self._pump)
         return generation
 
     def settle(self, generation: Generation) -> None:
