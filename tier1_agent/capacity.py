@@ -60,7 +60,9 @@ def pool_state(pool: Pool, demand: Demand, now_s: float) -> PoolState:
     ttft_p50_s, ttft_p95_s, error_rate = demand.recent.summary(now_s)
     waiting = _total(ready, lambda pod: pod.signals.waiting if pod.signals is not None else 0)
     kv_total = _total(ready, lambda pod: pod.signals.kv_tokens_total if pod.signals is not None else None)
-    waiting_tokens = sum(pod.pending_tokens for pod in ready) + demand.waiting * (pool.uncached_tokens.value or 0.0)
+    waiting_tokens = sum(pod.pending_tokens for pod in ready) + demand.waiting * (
+        pool.traffic.uncached_tokens.value or 0.0
+    )
     known_names = {name for pod in ready for name in (*pod.adapters_listed, *pod.adapters_seen)}
     return PoolState(
         model=pool.model,
@@ -77,7 +79,9 @@ def pool_state(pool: Pool, demand: Demand, now_s: float) -> PoolState:
         kv_tokens_used=None if kv_total is None else _total(ready, _kv_used),
         prefill_tokens_per_s=_rate(ready, lambda pod: pod.prefill.per_token_s if pod.prefill.count else None),
         decode_tokens_per_s=_rate(ready, lambda pod: _per_slot(pod, pod.token_gap_s.value)),
-        service_rate_per_s=_rate(ready, lambda pod: _per_slot(pod, pool.hold_s(pod) if _measured(pool, pod) else None)),
+        service_rate_per_s=_rate(
+            ready, lambda pod: _per_slot(pod, pool.traffic.hold_s(pod) if _measured(pool, pod) else None)
+        ),
         ttft_p50_s=ttft_p50_s,
         ttft_p95_s=ttft_p95_s,
         error_rate=error_rate,
@@ -117,7 +121,7 @@ def _kv_used(pod: Pod) -> int | None:
 
 
 def _measured(pool: Pool, pod: Pod) -> bool:
-    return pod.token_gap_s.value is not None and pool.output_tokens.value is not None
+    return pod.token_gap_s.value is not None and pool.traffic.output_tokens.value is not None
 
 
 def _per_slot(pod: Pod, seconds: float | None) -> float | None:

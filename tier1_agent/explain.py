@@ -44,8 +44,8 @@ def explain(pool: Pool, request: PickRequest, now_s: float) -> list[PodCost]:
 
 def _terms(pool: Pool, pod: Pod, request: PickRequest, blocks: int, now_s: float) -> list[tuple[str, float]]:
     weights, work = pool.settings.weights, pool.settings.weights.expected_work
-    uncached = max(0.0, request.tokens - blocks * pool.tokens_per_block)
-    prefill_s = uncached * pool.prefill_s(pod)
+    uncached = max(0.0, request.tokens - blocks * pool.traffic.tokens_per_block)
+    prefill_s = uncached * pool.traffic.prefill_s(pod)
     pressure = weights.kv_cache * kv_pressure(pod.kv_usage)
     waiting = max(pod.load - pod.slots, pod.waiting_foreign, 0.0)
     return [
@@ -53,7 +53,7 @@ def _terms(pool: Pool, pod: Pod, request: PickRequest, blocks: int, now_s: float
         ("expectedWork", work * (pod.prefill.fixed_s + prefill_s)),
         ("prefix", weights.prefix * prefill_s),
         ("lru", weights.lru * pool.evict_price[pod.bit] * prefill_s),
-        ("kvCache", pressure * (KV_S + uncached * pool.kv_token_s(pod))),
+        ("kvCache", pressure * (KV_S + uncached * pool.traffic.kv_token_s(pod))),
         ("queue", weights.queue * queue_s(waiting, pod.slots)),
         ("runningRequests", weights.running_requests * running_s(min(pod.load, pod.slots), pod.slots)),
     ]

@@ -106,11 +106,11 @@ class Fleet:
             pod.list_adapters(frozenset(adapters))
             self._learn_names(pod)
 
-    def missed(self, id_: PodId) -> None:
+    def missed(self, id_: PodId, now_s: float) -> None:
         """A scrape of the pod failed."""
         pod = self._pods.get(id_)
         if pod is not None:
-            self.pools[pod.spec.model].missed(pod)
+            self.pools[pod.spec.model].missed(pod, now_s)
 
     def tick(self, now_s: float) -> None:
         """Once per scrape period."""

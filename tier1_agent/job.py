@@ -4,7 +4,7 @@ import hmac
 
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId
-from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
+from gir.model.prefix import prefix_hashes
 from gir.model.request import Api, Criticality
 from gir.net.exchange import Exchange
 from gir.net.message import Headers, RequestHead, ResponseHead
@@ -58,7 +58,7 @@ class Job:
         """Work out what the picker wants to know."""
         peeked, pool = self.peeked, self.pool
         weights = pool.settings.weights
-        tokens = self.prompt_bytes / (pool.bytes_per_token.value or BYTES_PER_TOKEN)
+        tokens = pool.traffic.tokens(self.prompt_bytes)
         session = self.exchange.head.get(names.SESSION)
         if session is None and peeked.session_key is not None:
             session = peeked.session_key.encode()

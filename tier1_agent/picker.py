@@ -78,7 +78,7 @@ def costs_of(pool: Pool, request: PickRequest, now_s: float) -> tuple[list[float
     ]
     matched = pool.index.match(request.hashes) if request.hashes else {}
     if matched:
-        per_block, per_token_s = pool.tokens_per_block, pool.per_token_s
+        per_block, per_token_s = pool.traffic.tokens_per_block, pool.per_token_s
         for bit, blocks in matched.items():
             costs[bit] -= min(blocks * per_block, tokens) * per_token_s[bit]
     if request.adapter is not None:

@@ -16,19 +16,14 @@ import enum
 import msgspec
 
 from gir.model.ids import ModelId
-from gir.model.prefix import BLOCK_BYTES, BYTES_PER_TOKEN
 from gir.model.request import Usage
 from tier1_agent.pods import Pod, PodSpec, PodState, Ticket
 from tier1_agent.prefix import PrefixIndex
-from tier1_agent.rates import Mean
-from tier1_agent.scorers import KV_S, Weights, kv_pressure, queue_s, running_s, slot_wait_s
+from tier1_agent.scorers import KV_S, Weights, kv_pressure, queue_s, running_s
 from tier1_agent.signals import Signals, restarted
+from tier1_agent.traffic import Traffic
 
 INFINITE = float("inf")
-PREFILL_TOKEN_GUESS_S = 1.0 / 5_000.0
-"""Per prompt token, before anything was measured."""
-TOKEN_GAP_GUESS_S = 0.03
-OUTPUT_TOKENS_GUESS = 128.0
 MISSES_MAX = 3
 FAULTS_MAX = 3
 BAR_MAX_S = 30.0
@@ -74,15 +69,9 @@ class Pool:
         self.index = PrefixIndex(settings.index_bytes_max)
         self.turn = 0
         """Place whose turn it is in round robin."""
-        self.output_tokens = Mean(0.98)
-        self.uncached_tokens = Mean(0.98)
-        self.bytes_per_token = Mean(0.98)
-        self.reuse = Mean(0.98)
-        """Share of prompt tokens that the index promised as cached."""
+        self.traffic = Traffic()
         self._answered_at_s = -INFINITE
         self.evict_price: list[float] = []
-        self._prefill_mean_s = PREFILL_TOKEN_GUESS_S
-        self._token_gap_mean_s = TOKEN_GAP_GUESS_S
 
     def __repr__(self) -> str:
         return f"<Pool {self.model} {self.mode.value}: {' '.join(map(repr, self.pods))}>"
@@ -149,12 +138,14 @@ class Pool:
         if signals is not None:
             self._take_signals(pod, signals, max(pod.in_flight, own_at_start))
         self.refresh(pod)
+        if self.mode is not Mode.FULL:
+            self._choose_mode(now_s)
         return pod
 
     def _take_signals(self, pod: Pod, signals: Signals, own: int) -> None:
         before, pod.signals = pod.signals, signals
         running, waiting = signals.running, signals.waiting or 0
-        pod.kv_tokens_since = waiting * (self.uncached_tokens.value or 0.0)
+        pod.kv_tokens_since = waiting * (self.traffic.uncached_tokens.value or 0.0)
         if running is not None:
             foreign = 0.5 * pod.foreign + 0.5 * max(0.0, running + waiting - own)
             pod.foreign = foreign if foreign >= 0.1 else 0.0
@@ -163,17 +154,16 @@ class Pool:
         if signals.adapters is not None:
             pod.note_adapters(map(ModelId, signals.adapters.active), signals.adapters.resident_max)
         if signals.kv_tokens_total is not None:
-            self.index.set_capacity(pod.bit, int(signals.kv_tokens_total / self.tokens_per_block))
+            self.index.set_capacity(pod.bit, int(signals.kv_tokens_total / self.traffic.tokens_per_block))
         if before is not None and not pod.prefill.count:
             pod.learn_from_counters(before, signals)
 
-    def missed(self, pod: Pod) -> None:
+    def missed(self, pod: Pod, now_s: float) -> None:
         """A scrape failed."""
         pod.good_in_row = 0
         pod.misses_in_row += 1
         if pod.misses_in_row >= MISSES_MAX and pod.state in (PodState.READY, PodState.BARRED):
-            pod.state = PodState.STALE
-            self.refresh(pod)
+            self._exclude(pod, PodState.STALE, now_s)
 
     def fault(self, pod: Pod, now_s: float) -> None:
         """A request failed there for the pod's own fault (refused, reset, 5xx, truncated).
@@ -183,9 +173,14 @@ class Pool:
         pod.faults_in_row += 1
         over = pod.faults_in_row - FAULTS_MAX
         if over >= 0 and pod.state is PodState.READY:
-            pod.state = PodState.BARRED
             pod.resume_at_s = now_s + min(BAR_MAX_S, 2.0 ** min(over, 10))
-            self.refresh(pod)
+            self._exclude(pod, PodState.BARRED, now_s)
+
+    def _exclude(self, pod: Pod, state: PodState, now_s: float) -> None:
+        """No new work for `pod`; if it was the last one, the ladder is stepped down at once, for nothing may halt."""
+        pod.state = state
+        self.refresh(pod)
+        self._choose_mode(now_s)
 
     def tick(self, now_s: float) -> None:
         """Once per scrape period: staleness, mode, means over pods, silent prefills; refreshes every place."""
@@ -199,17 +194,22 @@ class Pool:
             if pod.ramp_from_s is not None and now_s - pod.ramp_from_s >= self.settings.ramp_s:
                 pod.ramp_from_s = None
             self._settle_silent(pod, now_s)
+        self._choose_mode(now_s)
+        self.traffic.compare(self.pods)
+        self._price_evictions(now_s)
+        for pod in self.pods:
+            self.refresh(pod)
+
+    def _choose_mode(self, now_s: float) -> None:
+        """How far down the ladder we are; who may be picked depends on it."""
+        before = self.mode
         if any(pod.state is PodState.READY for pod in self.pods):
             self.mode = Mode.FULL
         else:
             self.mode = Mode.IN_FLIGHT if now_s - self._answered_at_s < ANSWERED_S else Mode.ROUND_ROBIN
-        prefill = [p.prefill.per_token_s for p in self.pods if p.prefill.count]
-        gaps = [p.token_gap_s.value for p in self.pods if p.token_gap_s.value is not None]
-        self._prefill_mean_s = sum(prefill) / len(prefill) if prefill else PREFILL_TOKEN_GUESS_S
-        self._token_gap_mean_s = sum(gaps) / len(gaps) if gaps else TOKEN_GAP_GUESS_S
-        self._price_evictions(now_s)
-        for pod in self.pods:
-            self.refresh(pod)
+        if self.mode is not before:
+            for pod in self.pods:
+                self.refresh(pod)
 
     def _settle_silent(self, pod: Pod, now_s: float) -> None:
         """Requests that do not stream never show their first token: believe the estimate once it has passed."""
@@ -226,7 +226,7 @@ class Pool:
         victims = {bit: at_s for bit in present if (at_s := self.index.victim_at_s(bit)) is not None}
         oldest_s = min(victims.values(), default=now_s)
         span_s = max(now_s - oldest_s, 1e-3)
-        reuse, room = self.reuse.value or 0.0, len(victims) < len(present)
+        reuse, room = self.traffic.reuse.value or 0.0, len(victims) < len(present)
         for bit in present:
             at_s = victims.get(bit)
             freshness = 1.0 if room or at_s is None else (at_s - oldest_s) / span_s
@@ -248,24 +248,20 @@ class Pool:
     ) -> Ticket:
         """A request goes to `pod`: counted at once. `blocks_cached` is what the index promised."""
         ticket = Ticket(pod, now_s)
-        ticket.cached_tokens = min(blocks_cached * self.tokens_per_block, tokens)
+        ticket.cached_tokens = min(blocks_cached * self.traffic.tokens_per_block, tokens)
         ticket.uncached_tokens = tokens - ticket.cached_tokens
         ticket.prompt_bytes, ticket.hashes, ticket.blocks_before = prompt_bytes, hashes, blocks_cached
         ticket.streams = streams
         usage = pod.kv_usage
         ticket.room = pod.load < pod.slots and (usage is None or usage < 1.0)
-        ahead_s = self._backlog_s(pod) - (now_s - pod.prefill_since_s if pod.pending else 0.0)
-        own_s = pod.prefill.fixed_s + ticket.uncached_tokens * self.prefill_s(pod)
-        ticket.expected_first_s = now_s + max(ahead_s, self._slot_wait_s(pod), 0.0) + own_s
+        ticket.expected_first_s = self.traffic.first_token_at_s(ticket, now_s)
         if not pod.pending:
             pod.prefill_since_s = now_s
         pod.in_flight += 1
         pod.pending[ticket] = None
         pod.pending_tokens += ticket.uncached_tokens
         pod.kv_tokens_since += ticket.uncached_tokens
-        if tokens:
-            self.uncached_tokens.observe(ticket.uncached_tokens)
-            self.reuse.observe(ticket.cached_tokens / tokens)
+        self.traffic.dispatched(ticket, tokens)
         if hashes and pod.state is not PodState.GONE:
             self.index.learn(pod.bit, hashes, now_s)
         if adapter is not None:
@@ -311,77 +307,40 @@ class Pool:
         self.refresh(pod)
 
     def _take_usage(self, ticket: Ticket, usage: Usage, now_s: float) -> None:
-        pod, output = ticket.pod, usage.completion_tokens
-        if output > 0:
-            self.output_tokens.observe(output)
-        if output > 1:
-            first_s = ticket.first_token_s if ticket.first_token_s is not None else ticket.expected_first_s
-            pod.token_gap_s.observe(max(0.0, now_s - first_s) / (output - 1))
-        if usage.prompt_tokens > 0 and ticket.prompt_bytes:
-            self.bytes_per_token.observe(ticket.prompt_bytes / usage.prompt_tokens)
+        pod = ticket.pod
+        self.traffic.finished(ticket, usage, now_s)
         # Many engines leave cached tokens out, which reads as zero: believed only from those that have named some.
         pod.reports_cached = pod.reports_cached or usage.cached_tokens > 0
         if pod.reports_cached and ticket.hashes and pod.state is not PodState.GONE:
-            self.index.judge(pod.bit, ticket.blocks_before, usage.cached_tokens / self.tokens_per_block)
+            self.index.judge(pod.bit, ticket.blocks_before, usage.cached_tokens / self.traffic.tokens_per_block)
 
-    # What the arrays are made of.
-
-    @property
-    def tokens_per_block(self) -> float:
-        """Tokens in one block of the prefix index, by the bytes per token seen."""
-        return BLOCK_BYTES / (self.bytes_per_token.value or BYTES_PER_TOKEN)
-
-    def prefill_s(self, pod: Pod) -> float:
-        """Seconds per uncached prompt token: measured, or the mean of those that were."""
-        return pod.prefill.per_token_s if pod.prefill.count else self._prefill_mean_s
-
-    def hold_s(self, pod: Pod) -> float:
-        """Seconds a request keeps a slot."""
-        gap_s = pod.token_gap_s.value if pod.token_gap_s.value is not None else self._token_gap_mean_s
-        prefill_s = pod.prefill.fixed_s + (self.uncached_tokens.value or 0.0) * self.prefill_s(pod)
-        return prefill_s + (self.output_tokens.value or OUTPUT_TOKENS_GUESS) * gap_s
-
-    def _slot_wait_s(self, pod: Pod) -> float:
-        return 0.0 if pod.load < pod.slots else slot_wait_s(pod.load, pod.slots, self.hold_s(pod))
-
-    def _backlog_s(self, pod: Pod) -> float:
-        """Prefill ahead, own and others', in seconds from the start of the prompt in progress."""
-        per_token_s, fixed_s = self.prefill_s(pod), pod.prefill.fixed_s
-        own_s = pod.pending_tokens * per_token_s + len(pod.pending) * fixed_s
-        if not pod.waiting_foreign:
-            return own_s
-        return own_s + pod.waiting_foreign * ((self.uncached_tokens.value or 0.0) * per_token_s + fixed_s)
-
-    def kv_token_s(self, pod: Pod) -> float:
-        """One token's share of the pod's memory for as long as a request stays; 0 when the engine does not say."""
-        total = pod.signals.kv_tokens_total if pod.signals is not None else None
-        return self.hold_s(pod) / total if total else 0.0
+    # The arrays.
 
     def refresh(self, pod: Pod) -> None:
         """Recompute the pod's place in the arrays."""
-        bit, weights = pod.bit, self.settings.weights
+        bit, weights, traffic = pod.bit, self.settings.weights, self.traffic
         if self.pods[bit] is not pod:
             return  # an earlier incarnation, finishing its requests
         if not self.eligible(pod):
             self.static_s[bit] = INFINITE
             return
-        load, slots, fixed_s, prefill_s = pod.load, pod.slots, pod.prefill.fixed_s, self.prefill_s(pod)
+        load, slots, fixed_s, prefill_s = pod.load, pod.slots, pod.prefill.fixed_s, traffic.prefill_s(pod)
         pressure = weights.kv_cache * kv_pressure(pod.kv_usage)
         work = weights.expected_work
         self.per_token_s[bit] = prefill_s * (
             work + weights.prefix + weights.lru * self.evict_price[bit]
-        ) + pressure * self.kv_token_s(pod)
+        ) + pressure * traffic.kv_token_s(pod)
         self.static_s[bit] = (
             weights.queue * queue_s(max(load - slots, pod.waiting_foreign, 0.0), slots)
             + weights.running_requests * running_s(min(load, slots), slots)
             + KV_S * pressure
             + work * fixed_s
         )
-        backlog_s = self._backlog_s(pod)
+        backlog_s = traffic.backlog_s(pod)
         head = next(iter(pod.pending), None)
         head_s = fixed_s + head.uncached_tokens * prefill_s if head is not None else 0.0
         self.clear_at_s[bit] = work * (pod.prefill_since_s + backlog_s if head is not None else 0.0)
-        self.floor_s[bit] = work * max(backlog_s - head_s, self._slot_wait_s(pod))
+        self.floor_s[bit] = work * max(backlog_s - head_s, traffic.slot_wait_s(pod))
 
     def eligible(self, pod: Pod) -> bool:
         """May it be picked now, whatever the request?"""

@@ -112,9 +112,10 @@ class Scraper:
 
     async def close(self) -> None:
         """Stop and close all connections."""
-        for task in (*self._running.values(), self._ticking):
-            if task is not None:
-                task.cancel()
+        tasks = [task for task in (*self._running.values(), self._ticking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # first, so that each gives its connection back
         self._running.clear()
         if self._session is not None:
             await self._session.close()
@@ -150,7 +151,7 @@ class Scraper:
             signals = await (self._read_metrics(pod.spec) if pod.spec.metrics_url else self._see_life(pod.spec))
         except _FAILURES as failure:
             error = f"{type(failure).__name__}: {failure}"
-            self._fleet.missed(pod.spec.id)
+            self._fleet.missed(pod.spec.id, self._clock.monotonic_s())
         else:
             now_s = self._clock.monotonic_s()
             restarted = self._fleet.scraped(pod.spec.id, signals, now_s, own_at_start=own_at_start)

@@ -90,7 +90,7 @@ class Status:
             metrics.pod_scrape_age_s.child(id_).set(now_s - pod.heard_at_s)
         pool = self._fleet.pools[pod.spec.model]
         if pod.token_gap_s.value is not None:
-            metrics.pod_service_rate.child(id_).set(pod.slots / pool.hold_s(pod))
+            metrics.pod_service_rate.child(id_).set(pod.slots / pool.traffic.hold_s(pod))
         if signals is None:
             return
         for name, value in (("running", signals.running), ("waiting", signals.waiting)):

@@ -48,7 +48,7 @@ def test_warming_and_stale_pods_are_no_capacity() -> None:
     pool = make_pool("a", "b")
     pool.add(spec("new"))
     for _ in range(3):
-        pool.missed(named(pool, "b"))
+        pool.missed(named(pool, "b"), START_S)
     state = state_of(pool)
     assert (state.pods_ready, state.pods_warming, state.slots_total) == (1, 1, 8)
 

@@ -76,7 +76,7 @@ def test_news_of_a_pod_that_has_gone_is_ignored() -> None:
     fleet = make_fleet("a")
     fleet.apply([], START_S)
     assert not fleet.scraped(PodId("a"), signals(), START_S)
-    fleet.missed(PodId("a"))
+    fleet.missed(PodId("a"), START_S)
 
 
 def test_a_restarted_engine_is_followed_under_its_name() -> None:

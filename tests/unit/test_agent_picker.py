@@ -214,7 +214,7 @@ def test_an_explanation_says_why_a_pod_was_left_out() -> None:
     pool = make_pool("a", "b", "c", concurrent_max_per_pod=1)
     pool.dispatched(named(pool, "b"), START_S, tokens=1.0)
     for _ in range(3):
-        pool.missed(named(pool, "c"))
+        pool.missed(named(pool, "c"), START_S)
     reasons = {row.pod: row.removed for row in explain(pool, PLAIN, START_S)}
     assert reasons == {"a": "", "b": "1 in flight, cap 1", "c": "stale"}
 
@@ -236,7 +236,7 @@ def test_each_weight_changes_a_choice(field: str) -> None:
         pool.index.learn(good.bit, LONG[:12], START_S)
         for _ in range(9):
             pool.dispatched(bad, START_S, tokens=2_000.0)
-        pool.reuse.observe(0.9)
+        pool.traffic.reuse.observe(0.9)
         pool.tick(START_S)
         session = next(key for key in (b"%d" % n for n in range(99)) if _home(pool, key) == "good")
         request = PickRequest(tokens=3_000.0, hashes=LONG, session=session)

@@ -24,10 +24,10 @@ def test_rates_are_learned_from_first_tokens_and_ends() -> None:
     pod = named(pool, "a")
     for index in range(10):
         serve(pool, pod, START_S + index * 2, tokens=1_000.0, ttft_s=0.2)
-    assert pool.prefill_s(pod) == pytest.approx(2e-4)
+    assert pool.traffic.prefill_s(pod) == pytest.approx(2e-4)
     assert pod.token_gap_s.value == pytest.approx(0.08)
-    assert pool.bytes_per_token.value == pytest.approx(4.0)
-    assert pool.hold_s(pod) == pytest.approx(0.2 + 11 * 0.08, rel=0.05)
+    assert pool.traffic.bytes_per_token.value == pytest.approx(4.0)
+    assert pool.traffic.hold_s(pod) == pytest.approx(0.2 + 11 * 0.08, rel=0.05)
 
 
 def test_a_queue_of_prompts_is_measured_one_by_one() -> None:
@@ -37,7 +37,7 @@ def test_a_queue_of_prompts_is_measured_one_by_one() -> None:
     second = pool.dispatched(pod, START_S, tokens=1_000.0)
     pool.first_token(first, START_S + 0.1)
     pool.first_token(second, START_S + 0.2)
-    assert pool.prefill_s(pod) == pytest.approx(1e-4)
+    assert pool.traffic.prefill_s(pod) == pytest.approx(1e-4)
 
 
 def test_waiting_for_a_slot_is_not_mistaken_for_slow_prefill() -> None:
@@ -50,7 +50,7 @@ def test_waiting_for_a_slot_is_not_mistaken_for_slow_prefill() -> None:
     for index, ticket in enumerate(running):
         pool.first_token(ticket, START_S + 10.1 + index * 0.1)
     pool.first_token(late, START_S + 30)
-    assert pool.prefill_s(pod) == pytest.approx(1e-4, rel=0.01)
+    assert pool.traffic.prefill_s(pod) == pytest.approx(1e-4, rel=0.01)
 
 
 def test_a_finished_ticket_stays_finished() -> None:
@@ -101,9 +101,9 @@ def test_three_failed_scrapes_in_a_row_exclude_a_pod_without_waiting_for_its_age
     pool = make_pool("a", "b")
     pod = named(pool, "a")
     for _ in range(2):
-        pool.missed(pod)
+        pool.missed(pod, START_S)
     assert pod.state is PodState.READY
-    pool.missed(pod)
+    pool.missed(pod, START_S)
     assert pod.state is PodState.STALE
 
 
@@ -111,7 +111,7 @@ def test_a_stale_pod_comes_back_after_two_good_scrapes_and_starts_slowly() -> No
     pool = make_pool("a", "b", ramp_s=10.0)
     pod = named(pool, "a")
     for _ in range(3):
-        pool.missed(pod)
+        pool.missed(pod, START_S)
     pool.scraped(pod, signals(), START_S + 2.0)
     assert pod.state is PodState.STALE
     pool.scraped(pod, signals(), START_S + 2.25)
@@ -133,6 +133,17 @@ def test_everything_stale_degrades_to_own_counts_and_then_to_round_robin() -> No
     assert pool.mode is Mode.ROUND_ROBIN
     picked = [pick(pool, PickRequest(tokens=10.0), now_s=START_S + 20.0, draw=0.0) for _ in range(4)]
     assert [one.pod.spec.id for one in picked if one is not None] == ["a", "b", "a", "b"]
+
+
+def test_the_last_pod_of_a_pool_stays_pickable_whatever_it_does() -> None:
+    pool = make_pool("a")
+    pod = named(pool, "a")
+    for _ in range(10):
+        pool.fault(pod, START_S)
+        assert pick(pool, PickRequest(tokens=10.0), now_s=START_S, draw=0.0) is not None
+    for _ in range(10):
+        pool.missed(pod, START_S)
+        assert pick(pool, PickRequest(tokens=10.0), now_s=START_S, draw=0.0) is not None
 
 
 def test_a_pod_whose_answers_fail_is_barred_and_each_relapse_doubles_the_pause() -> None:
@@ -172,7 +183,7 @@ def test_an_engine_restart_is_a_new_incarnation_with_old_rates_and_an_empty_cach
     new = pool.scraped(old, signals(prompt_tokens_total=0.0), START_S + 3)
     assert new is not old
     assert (new.incarnation, new.in_flight) == (1, 0)
-    assert pool.prefill_s(new) == pytest.approx(2e-4)
+    assert pool.traffic.prefill_s(new) == pytest.approx(2e-4)
     assert pool.index.match((1, 2, 3)) == {}
     pool.finished(ticket, START_S + 4, ok=False)
     assert (old.in_flight, new.in_flight) == (0, 0)
@@ -249,5 +260,5 @@ def test_counters_teach_rates_where_nothing_streams() -> None:
     pool.scraped(
         pod, signals(prefill_tokens_sum=900.0, prefill_s_sum=0.3, token_gaps=10.0, token_gap_s_sum=0.2), START_S
     )
-    assert pool.prefill_s(pod) == pytest.approx(0.3 / 900)
+    assert pool.traffic.prefill_s(pod) == pytest.approx(0.3 / 900)
     assert pod.token_gap_s.value == pytest.approx(0.02)
