@@ -1,5 +1,6 @@
 """Composition root of the router: the only module that names adapters, and the order in which parts start and stop."""
 
+import asyncio
 import hashlib
 import hmac
 from importlib.metadata import version
@@ -56,6 +57,7 @@ from gir.telemetry.admin import (
 )
 from gir.telemetry.logs import AccessLog, LogSink, capture_standard_logging, make_logger
 from gir.telemetry.metrics import RouterMetrics
+from gir.telemetry.tracing import make_tracing
 from gir.watch import Watch
 from gir.wire.beats import Directive, Welcome
 
@@ -81,6 +83,14 @@ class Router:
             self._sink, clock, component="gir", level=telemetry.log_level, log_format=telemetry.log_format
         )
         self._observers = Observers(metrics, log)
+        self._tracing = make_tracing(
+            telemetry.otlp_endpoint,
+            service="gir",
+            version=version("gir"),
+            instance=config.name or config.listen,
+            sample_share=telemetry.sample_share,
+            on_drop=metrics.spans_dropped.one.inc,
+        )
         self._tasks = TaskSet(self._observers.task_failed)
         self.lifecycle = Lifecycle(clock, self._tasks)
         self._policies = Policies(config, path, clock=clock, metrics=metrics, log=log, state=state, rejected=rejected)
@@ -140,6 +150,7 @@ class Router:
             registry=self._registry,
             dispatcher=self._dispatcher,
             telemetry=Recorder(self._metrics, clock, access_log),
+            tracing=self._tracing,
             credential_for=lambda cluster: authorizations[ClusterId(cluster)],
             models_body=lambda who: catalog.body(self._registry.view, self._policies.current, who),
             response_headers=config.telemetry.response_headers,
@@ -256,7 +267,8 @@ class Router:
         await self._pools.close()
         await self._admin.close()
         self._log.info("stopped")
-        self._sink.close()
+        await asyncio.to_thread(self._tracing.close)
+        await asyncio.to_thread(self._sink.close)
 
     # Control
 

@@ -32,6 +32,7 @@ from gir.net.message import Headers
 from gir.place.placer import Placer
 from gir.place.rewrite import Rewriter
 from gir.scope import Scope
+from gir.telemetry.tracing import Tracing, operation
 from gir.wire import headers as names
 from gir.wire.openai import api_of
 
@@ -72,6 +73,7 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     registry: Registry
     dispatcher: Dispatcher
     telemetry: Telemetry
+    tracing: Tracing
     credential_for: Callable[[str], bytes]
     """`Authorization` value a cluster's agent expects, by cluster id."""
     models_body: Callable[[Principal], bytes]
@@ -90,8 +92,7 @@ class Pipeline:
     async def handle(self, exchange: Exchange) -> None:
         """Serve one request to its end."""
         stages = self._stages
-        head = exchange.head
-        scope = Scope(stages, self._new_id(), head.method, head.path, exchange.arrived_s)
+        scope = Scope(stages, self._new_id(), exchange.head, exchange.arrived_s)
         try:
             await self._story(exchange, scope)
         except RequestError as error:
@@ -128,6 +129,8 @@ class Pipeline:
             exchange.arrived_s,
         )
         request = scope.request = requesting.build(asked, scope, principal, exchange)
+        if stages.tracing.on:
+            stages.tracing.named(scope.trace, f"{operation(api)} {request.model}")
         await self._admit(scope, request)
         outgoing = requesting.body_for(asked, request.model)
         job = requesting.job(

@@ -235,7 +235,7 @@ def upstream_head(
         (names.CRITICALITY, request.criticality.label.encode()),
         (names.DEADLINE_MS, b"%d" % left_ms),
     ]
-    traceparent = head.get(names.TRACEPARENT)
+    traceparent = scope.traceparent(candidate.cluster)
     if traceparent is not None:
         headers.append((names.TRACEPARENT, traceparent))
     target = endpoint.base_path.encode() + head.target if endpoint.base_path else head.target

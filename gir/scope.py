@@ -16,8 +16,12 @@ from gir.model.ids import ClusterId
 from gir.model.outcome import Attempt, AttemptResult, Outcome
 from gir.model.policy import PolicySnapshot
 from gir.model.request import InferenceRequest, Usage
+from gir.net.message import RequestHead
 from gir.place.placer import Dispatch
 from gir.place.rewrite import Rewrite
+from gir.telemetry import tracing
+from gir.telemetry.tracing import AttemptTrace, RequestTrace
+from gir.wire.headers import TRACEPARENT
 
 if TYPE_CHECKING:
     from gir.pipeline import Stages
@@ -29,6 +33,7 @@ class Scope:
     __slots__ = (
         "_closed",
         "_dispatches",
+        "_spans",
         "_stages",
         "account",
         "arrived_s",
@@ -47,21 +52,23 @@ class Scope:
         "rewrite",
         "status",
         "ticket",
+        "trace",
         "usage",
     )
 
-    def __init__(self, stages: "Stages", request_id: str, method: str, path: str, arrived_s: float) -> None:
+    def __init__(self, stages: "Stages", request_id: str, head: RequestHead, arrived_s: float) -> None:
         self._stages = stages
         self._closed = False
         self._dispatches: dict[ClusterId, Dispatch] = {}
+        self._spans: dict[ClusterId, AttemptTrace] = {}
         self.account: Account | None = None
         self.arrived_s = arrived_s
         self.attempts: list[Attempt] = []
         self.error: RequestError | None = None
         self.first_token_s: float | None = None
-        self.method = method
+        self.method = head.method
         self.outcome = Outcome.REJECTED
-        self.path = path
+        self.path = head.path
         self.placement: Placement | None = None
         self.policy: PolicySnapshot = stages.policies.current
         self.queued_s = 0.0
@@ -71,6 +78,7 @@ class Scope:
         self.rewrite: Rewrite | None = None
         self.status = 0
         self.ticket: Ticket | None = None
+        self.trace: RequestTrace = stages.tracing.request(head.get(TRACEPARENT))
         self.usage: Usage | None = None
 
     # The dispatcher's guide.
@@ -105,8 +113,16 @@ class Scope:
             self.request, candidate.cluster, stages.clock.monotonic_s()
         )
         stages.telemetry.placed(candidate.cluster, self.placement.reason)
+        number = len(self.attempts) + len(self._spans) + 1
+        self._spans[candidate.cluster] = self.trace.attempt(
+            "attempt", {tracing.CLUSTER: candidate.cluster, tracing.TIER: candidate.tier, tracing.ATTEMPT: number}
+        )
         if self.ticket is not None:
             self._stages.waiting.taken(self.ticket)
+
+    def traceparent(self, cluster: ClusterId) -> bytes | None:
+        """Trace context for the attempt that runs on `cluster`."""
+        return self._spans[cluster].traceparent
 
     def first_token(self, candidate: Candidate) -> None:
         """The client can be answered; prefill work on the cluster is done."""
@@ -121,6 +137,9 @@ class Scope:
         stages = self._stages
         ok = attempt.result is AttemptResult.OK
         dispatch = self._dispatches.pop(attempt.cluster)
+        self._spans.pop(attempt.cluster).end(
+            {tracing.PHASE: attempt.phase.value}, error="" if ok else attempt.result.value
+        )
         stages.placer.finished(dispatch, now_s=attempt.ended_s, usage=usage, ok=ok)
         stages.registry.attempt(attempt, attempt.ended_s)
         stages.telemetry.attempt(attempt)
@@ -176,6 +195,8 @@ class Scope:
         if self.rewrite is not None:
             stages.rewriter.observe(self.rewrite, self._succeeded(), self._ttft_s(), now_s)
         stages.telemetry.request(self, bytes_sent)
+        if stages.tracing.on:
+            self.trace.end(tracing_attributes(self), error="" if self.error is None else self.error.kind.value.code)
 
     def _delivered(self, request: InferenceRequest, *, started: bool) -> Usage:
         return delivered_usage(
@@ -183,7 +204,7 @@ class Scope:
             started=started,
             complete=self.outcome is Outcome.COMPLETED,
             prompt_tokens_estimate=request.prompt_tokens_estimate,
-            content_events=sum(attempt.events for attempt in self.attempts),
+            content_events=sum(attempt.tokens for attempt in self.attempts),
         )
 
     def _succeeded(self) -> bool | None:
@@ -194,6 +215,42 @@ class Scope:
 
     def _ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.arrived_s
+
+
+def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
+    """What the span of an ended request says: GenAI conventions, and our own names for the routing."""
+    found: dict[str, tracing.Value] = {
+        tracing.REQUEST_ID: scope.request_id,
+        tracing.OUTCOME: scope.outcome.value,
+        tracing.ATTEMPTS: len(scope.attempts),
+        tracing.HTTP_STATUS: scope.status,
+        tracing.POLICY_VERSION: scope.policy.version,
+    }
+    request, usage = scope.request, scope.usage
+    if request is not None:
+        found |= {
+            tracing.OPERATION: tracing.operation(request.api),
+            tracing.REQUEST_MODEL: request.model,
+            tracing.ORIGINAL_MODEL: request.model_asked,
+            tracing.REQUEST_STREAM: request.stream,
+            tracing.TENANT: request.principal.tenant,
+            tracing.CRITICALITY: request.criticality.label,
+        }
+    if scope.placement is not None:
+        found[tracing.REASON] = scope.placement.reason
+    if scope.attempts:
+        found[tracing.CLUSTER] = scope.attempts[-1].cluster
+    if scope.first_token_s is not None:
+        found[tracing.FIRST_CHUNK] = scope.first_token_s - scope.arrived_s
+    if scope.queued_s:
+        found[tracing.QUEUED] = scope.queued_s
+    if usage is not None:
+        found |= {
+            tracing.INPUT_TOKENS: usage.prompt_tokens,
+            tracing.OUTPUT_TOKENS: usage.completion_tokens,
+            tracing.CACHED_TOKENS: usage.cached_tokens,
+        }
+    return found
 
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.TRUNCATED})

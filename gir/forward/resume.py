@@ -27,16 +27,21 @@ class Delivered(msgspec.Struct, frozen=True, kw_only=True):
     identity: StreamIdentity
 
 
+def tokens_in(framer: EventFramer) -> int:
+    """Tokens that `framer` let through: engines send one in each event, and a role alone in a chat's first event."""
+    return max(0, framer.events - (1 if framer.api is Api.CHAT else 0))
+
+
 def delivered_by(framer: EventFramer) -> Delivered | None:
     """What `framer` has let through; None when that cannot be continued (no text yet, or no identity)."""
     if framer.identity is None or not framer.text or framer.finish_reason is not None:
         return None
-    before = framer.before.tokens if isinstance(framer, ResumedFramer) else 0
-    # The first event of a stream carries the role, not a token.
-    tokens = before + max(0, framer.events - (0 if before else 1))
-    text = (framer.before.text if isinstance(framer, ResumedFramer) else "") + framer.text
-    identity = framer.before.identity if isinstance(framer, ResumedFramer) else framer.identity
-    return Delivered(text=text, tokens=tokens, identity=identity)
+    if isinstance(framer, ResumedFramer):
+        before = framer.before
+        return Delivered(
+            text=before.text + framer.text, tokens=before.tokens + tokens_in(framer), identity=before.identity
+        )
+    return Delivered(text=framer.text, tokens=tokens_in(framer), identity=framer.identity)
 
 
 def body_for_the_rest(body: bytes, delivered: Delivered) -> bytes | None:

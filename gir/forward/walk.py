@@ -16,7 +16,7 @@ from gir.forward.deliver import Delivery, deliver_stream, deliver_whole, tell_br
 from gir.forward.hedge import first_good
 from gir.forward.job import Guide, Job, Report, Try
 from gir.forward.phases import Next, after
-from gir.forward.resume import body_for_the_rest, delivered_by
+from gir.forward.resume import body_for_the_rest, delivered_by, tokens_in
 from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId
@@ -122,7 +122,7 @@ class Walk:
             ended_s=self._sender.now_s(),
             first_token_s=first_token_s,
             retry_after_s=answer.retry_after_s if answer else None,
-            events=answer.framer.events if answer and answer.framer and first_token_s is not None else 0,
+            tokens=tokens_in(answer.framer) if answer and answer.framer and first_token_s is not None else 0,
             detail=delivery.detail if delivery else answer.detail if answer else "",
         )
         self.attempts.append(ended)

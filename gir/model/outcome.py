@@ -60,6 +60,6 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     ended_s: float = 0.0
     first_token_s: float | None = None
     retry_after_s: float | None = None
-    events: int = 0
+    tokens: int = 0
     """Token events passed on to the client."""
     detail: str = ""

@@ -17,10 +17,12 @@ from gir.net.events import (
     is_content,
     is_error,
     is_terminal,
+    is_whole,
     marker_of,
     parse_payload,
     payload_of,
     split_events,
+    stop_reason,
     text_of,
     usage_fields,
     whole_events_end,
@@ -31,6 +33,9 @@ __all__ = ["EVENT_BYTES_MAX", "EventFramer", "StreamIdentity", "error_bytes"]
 
 EVENT_BYTES_MAX = 1_048_576
 _SECOND = 2
+"""The second chunk that is no error counts as content whatever it holds: a token may decode to empty text."""
+_TYPED = frozenset({Api.MESSAGES, Api.RESPONSES})
+"""APIs whose events name what they are, and several of which come before any token."""
 _OBJECT_ENDS = (b"}\n\n", b"}\r\n\r\n")
 """How a block ends whose last event is an object; `[DONE]`, comments and half events end otherwise."""
 
@@ -53,7 +58,6 @@ class EventFramer:
     """
 
     __slots__ = (
-        "_api",
         "_careful",
         "_event_bytes_max",
         "_finished",
@@ -62,6 +66,7 @@ class EventFramer:
         "_raw",
         "_text",
         "_unfinished",
+        "api",
         "content_seen",
         "error_event",
         "events",
@@ -85,7 +90,7 @@ class EventFramer:
         keep_text: bool = False,
         choices: int = 1,
     ) -> None:
-        self._api = api
+        self.api = api
         self._event_bytes_max = event_bytes_max
         self._marker = marker_of(api).search
         self._held = bytearray()
@@ -107,14 +112,14 @@ class EventFramer:
         self.terminal_seen = False
         """The stream has proved its own end."""
         self.events = 0
-        """Data events passed on, `[DONE]` aside."""
+        """Data events passed on, `[DONE]` and errors aside; one whose data spans lines counts each."""
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.identity: StreamIdentity | None = None
 
     def __repr__(self) -> str:
         state = "ended" if self.terminal_seen else "content" if self.content_seen else "waiting"
-        return f"<EventFramer {self._api.value} {state}, {self.events} events, {len(self._held)} bytes held>"
+        return f"<EventFramer {self.api.value} {state}, {self.events} events, {len(self._held)} bytes held>"
 
     @property
     def text(self) -> str:
@@ -133,15 +138,15 @@ class EventFramer:
     def end(self) -> bytes:
         """The body has ended as its framing says; what may still go on.
 
-        An engine that leaves out the last blank line after a proved end is forgiven; any other rest is a cut event.
+        An engine that leaves out the last blank line is forgiven if its last event is whole and proves the end, or
+        comes after the proof; any other rest is a cut event.
         """
         rest = bytes(self._held)
         self._held.clear()
-        if not rest.strip():
+        if self._raw or not is_whole(rest):
             return b""
-        seen = self.terminal_seen
         passed = self._examine(rest)
-        return passed if self.terminal_seen and (not seen or payload_of(rest) is None) else b""
+        return passed if self.terminal_seen else b""
 
     # Framing
 
@@ -221,20 +226,19 @@ class EventFramer:
             self.usage = merge_usage(self.usage, fields)
             if self.hide_usage and chunk.get("choices") == []:
                 return False
-        self.events += 1
+        self.events += payload.count(b"\n") + 1
         self._note_content(chunk)
         self._note_end(chunk)
         return True
 
     def _note_content(self, chunk: Mapping[str, Any]) -> None:
         if self.keep_text:
-            self._text.append(text_of(self._api, chunk))
+            self._text.append(text_of(self.api, chunk))
         if self.content_seen:
             return
         if self.identity is None:
             self.identity = _identity(chunk)
-        # A second event that is no error counts too: a token may decode to empty text.
-        if self.events >= _SECOND or is_content(self._api, chunk):
+        if is_content(self.api, chunk) or (self.events >= _SECOND and self.api not in _TYPED):
             self.content_seen = True
             self._careful = self.keep_text
 
@@ -242,7 +246,8 @@ class EventFramer:
         for index, reason in finished_choices(chunk):
             self._finished.add(index)
             self.finish_reason = reason
-        if len(self._finished) >= self._unfinished or is_terminal(self._api, chunk):
+        self.finish_reason = stop_reason(self.api, chunk) or self.finish_reason
+        if len(self._finished) >= self._unfinished or is_terminal(self.api, chunk):
             self.terminal_seen = True
 
 

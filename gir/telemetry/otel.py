@@ -77,6 +77,8 @@ class ExportQueue(SpanProcessor):
 class OtelTracing:
     """`Tracing` over one TracerProvider of this process."""
 
+    on = True
+
     def __init__(self, provider: TracerProvider) -> None:
         self._provider = provider
         self._tracer = provider.get_tracer("gir")

@@ -112,6 +112,9 @@ class RequestTrace(Protocol):
 class Tracing(Protocol):
     """Where a request's span begins."""
 
+    on: bool
+    """False when spans lead nowhere: attributes need not be gathered."""
+
     def request(self, traceparent: bytes | None) -> RequestTrace:
         """Begin the span of a request that came with `traceparent` (unchecked)."""
 
@@ -146,6 +149,8 @@ _NOTHING = _PassOn(None)
 
 class TracingOff:
     """No spans; `traceparent` passes through."""
+
+    on = False
 
     def request(self, traceparent: bytes | None) -> RequestTrace:
         """The caller's context, if it is a valid one."""

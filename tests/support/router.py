@@ -35,6 +35,7 @@ from gir.scope import Scope
 from gir.stores.memory import MemoryStore
 from gir.tasks import TaskSet
 from gir.telemetry.metrics import RouterMetrics
+from gir.telemetry.tracing import TracingOff
 from tests.support.upstream import FakeCluster
 
 API_KEY = "test-key-0123456789abcdef"
@@ -128,6 +129,7 @@ class TestRouter:
             registry=self.registry,
             dispatcher=self.dispatcher,
             telemetry=self.recorder,
+            tracing=TracingOff(),
             credential_for=lambda cluster: f"Bearer data-{cluster}".encode(),
             models_body=lambda principal: catalog.body(self.registry.view, self.policies.current, principal),
         )
