@@ -16,9 +16,9 @@ _MESSAGES_TERMINAL = frozenset({"message_stop"})
 
 _MARKERS = {
     Api.MESSAGES: re.compile(rb'"(?:usage"\s*:\s*\{|message_stop"|error")'),
-    Api.RESPONSES: re.compile(rb'"(?:response\.(?:completed|incomplete|failed)"|error"\s*:\s*\{|error"\s*,)'),
+    Api.RESPONSES: re.compile(rb'"(?:response\.(?:completed|incomplete|failed)"|error"\s*[,}]|error"\s*:\s*[^n\s])'),
 }
-_CHOICES_MARKER = re.compile(rb'"(?:usage"\s*:\s*\{|finish_reason"\s*:\s*"|error"\s*:)')
+_CHOICES_MARKER = re.compile(rb'"(?:usage"\s*:\s*\{|finish_reason"\s*:\s*"|error")')
 
 
 def marker_of(api: Api) -> re.Pattern[bytes]:
@@ -47,12 +47,24 @@ def whole_events_end(data: bytes | bytearray, start: int = 0) -> int:
     return max(lf + 2 if lf >= 0 else 0, crlf + 3 if crlf >= 0 else 0)
 
 
+def first_event_end(data: bytearray, start: int) -> int:
+    """End of the first event that ends in `data` at or after `start`; 0 when none does."""
+    boundary = _BOUNDARY.search(data, start)
+    return boundary.end() if boundary is not None else 0
+
+
 def payload_of(event: bytes) -> bytes | None:
     """The data of an event, its lines joined; None for comments and empty events."""
     lines = [line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")]
     if not lines:
         return None
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
+
+
+def is_whole(event: bytes) -> bool:
+    """Whether an event without its blank line is all there: its data is `[DONE]` or an object."""
+    payload = payload_of(event)
+    return payload is not None and (payload.strip() == DONE or bool(parse_payload(payload)))
 
 
 def parse_payload(payload: bytes) -> Mapping[str, Any]:
@@ -71,8 +83,12 @@ def choices_of(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def is_error(chunk: Mapping[str, Any]) -> bool:
-    """Whether the engine reports failure: an `error` object, or a failed response."""
-    return (bool(chunk.get("error")) and "choices" not in chunk) or chunk.get("type") in {"error", "response.failed"}
+    """Whether the engine reports failure: an `error` object, an object that is an error, or a failed response."""
+    return (
+        (bool(chunk.get("error")) and "choices" not in chunk)
+        or chunk.get("object") == "error"
+        or chunk.get("type") in {"error", "response.failed"}
+    )
 
 
 def is_content(api: Api, chunk: Mapping[str, Any]) -> bool:
@@ -106,6 +122,13 @@ def finished_choices(chunk: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
         if isinstance(reason, str):
             index = choice.get("index")
             yield (index if isinstance(index, int) else 0), reason
+
+
+def stop_reason(api: Api, chunk: Mapping[str, Any]) -> str | None:
+    """Why a message ended, in the Messages API, which calls it by another name."""
+    delta = chunk.get("delta")
+    reason = delta.get("stop_reason") if api is Api.MESSAGES and isinstance(delta, dict) else None
+    return reason if isinstance(reason, str) else None
 
 
 def text_of(api: Api, chunk: Mapping[str, Any]) -> str:

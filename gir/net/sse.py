@@ -14,6 +14,7 @@ from gir.net.events import (
     DONE,
     error_bytes,
     finished_choices,
+    first_event_end,
     is_content,
     is_error,
     is_terminal,
@@ -176,7 +177,7 @@ class EventFramer:
     def _pass_raw(self, searched: int) -> bytes:
         """Pass an oversized event; keep the last two bytes, in which its end may have begun."""
         held = self._held
-        end = _first_event_end(held, searched)
+        end = first_event_end(held, searched)
         if end:
             self._raw = False
             passed = bytes(held[:end])
@@ -216,6 +217,7 @@ class EventFramer:
             return True
         chunk = parse_payload(payload)
         if is_error(chunk):
+            self._note_end(chunk)
             if not self.content_seen:
                 self.error_event = payload
                 return True
@@ -249,11 +251,6 @@ class EventFramer:
         self.finish_reason = stop_reason(self.api, chunk) or self.finish_reason
         if len(self._finished) >= self._unfinished or is_terminal(self.api, chunk):
             self.terminal_seen = True
-
-
-def _first_event_end(data: bytearray, start: int) -> int:
-    ends = [end for end in (data.find(b"\n\n", start) + 2, data.find(b"\n\r\n", start) + 3) if end > start + 1]
-    return min(ends, default=0)
 
 
 def _identity(chunk: Mapping[str, Any]) -> StreamIdentity | None:
