@@ -15,7 +15,8 @@ Back-pressure, client errors and cancelled attempts are no evidence: they never 
                              +------- one failure ------+
 
 HALF_OPEN admits one request: `claim` gives it away. A claim that never reports frees itself after `ejection_s`, so a
-lost request or a very long stream does not keep a cluster out. The n-th ejection in a row lasts n times `ejection_s`,
+lost request or a very long stream does not keep a cluster out. A probation that nobody claims for as long is waived
+(`unclaimed`): where little traffic goes, the first steps of the ramp are test enough. The n-th ejection in a row lasts n times `ejection_s`,
 up to a cap, +-20 % so that replicas do not come back in step.
 
 Only attempts that started after the ejection are evidence about what came after it; the stragglers that were in
@@ -128,6 +129,15 @@ class Breaker:
             self._claimed_s = None
         elif self.ejections and self.gate is Gate.CLOSED and now_s >= self.forgiven_s:
             self.ejections = 0
+
+    def unclaimed(self, now_s: float) -> bool:
+        """Half open for `ejection_s`, and no request wanted to go there."""
+        waited_s = now_s - self.reopen_s
+        return self.gate is Gate.HALF_OPEN and self._claimed_s is None and waited_s >= self.policy.ejection_s
+
+    def waive(self, now_s: float) -> None:
+        """Close without a probation."""
+        self._close(now_s)
 
     def claim(self, now_s: float) -> bool:
         """Take the one request of the probation. False when there is none to take."""

@@ -195,6 +195,8 @@ class ClusterRecord:
         """Let time speak to the detectors. True when what they say together has changed."""
         self.beats.tick(now_s, pardoned=pardoned)
         self.breaker.tick(now_s)
+        if self.breaker.unclaimed(now_s) and self.heard:
+            self.breaker.waive(now_s)
         before = (self.cause, self.silent)
         objection = self.objection
         if objection not in (Cause.BEATS, Cause.PROBE) or not self.doubtful:
@@ -222,12 +224,6 @@ class ClusterRecord:
     def ramp(self, now_s: float) -> None:
         """Begin a ramp now: work comes back to it for a reason other than health."""
         if self.standing is Standing.SERVING:
-            self._stand(Standing.RAMPING, now_s)
-
-    def close_breaker(self, now_s: float) -> None:
-        """Its breaker closed: if nothing else objects, the ejection was waiting time enough."""
-        self.assess(now_s)
-        if self.standing is Standing.LOST and self.cause is Cause.NONE and self._breaker_alone:
             self._stand(Standing.RAMPING, now_s)
 
     def excuse(self, now_s: float) -> None:
@@ -288,7 +284,8 @@ class ClusterRecord:
             elif self.proven:
                 self._stand(Standing.RAMPING, now_s)
         if self.standing is Standing.LOST:
-            self._stand(Standing.PROVING, now_s)
+            # An ejection was waiting time enough.
+            self._stand(Standing.RAMPING if self._breaker_alone else Standing.PROVING, now_s)
         if self.standing is Standing.PROVING and self.proven:
             self._stand(Standing.HOLDING, now_s)
             self.hold_until_s = now_s + holddown_s(self.flaps, self.policy)

@@ -178,7 +178,6 @@ class Registry:
         result = attempt.result
         if result is AttemptResult.OK:
             if record.breaker.success(attempt.started_s, now_s):
-                record.close_breaker(now_s)
                 self._upheaval = True
                 self._settle(record, now_s)
             return
@@ -238,7 +237,11 @@ class Registry:
         self._seen_s = now_s
         if now_s >= self._sweep_s:
             self._sweep_s = now_s + self._policy.sweep_interval_s
-            records = [record for record in self._records.values() if now_s >= record.quiet_until_s]
+            records = [
+                record
+                for cluster, record in self._records.items()
+                if now_s >= record.quiet_until_s or cluster in self._dirty
+            ]
             self._upheaval |= bool(records)
         else:
             records = [self._records[cluster] for cluster in sorted(self._dirty)]

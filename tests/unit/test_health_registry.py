@@ -115,6 +115,15 @@ def test_failing_attempts_open_the_breaker_and_one_probation_leads_back_through_
     assert not fleet.state("us-1").probation
 
 
+def test_a_probation_that_no_request_wants_is_waived_and_the_ramp_is_the_test() -> None:
+    fleet = settled("eu-1", "us-1")
+    fleet.attempts("us-1", AttemptResult.LOCAL_FAULT, 3)
+    fleet.run(19.5)
+    assert fleet.state("us-1").probation
+    fleet.run(1.0)
+    assert "us-1:RAMPING w=0.10 ramp" in fleet.line()
+
+
 def test_an_upstream_origin_ejection_leaves_waiting_requests_alone() -> None:
     fleet = settled("eu-1", "us-1")
     fleet.attempts("us-1", AttemptResult.UPSTREAM_FAULT, 5)
@@ -375,3 +384,12 @@ def test_ending_a_drain_does_not_bring_a_lost_cluster_back() -> None:
     fleet.registry.set_intent(US, Intent.SERVE, fleet.now_s)
     assert "us-1:SUSPECT w=0.00" in fleet.line()
     assert fleet.registry.policy is fleet.health
+
+
+def test_news_that_comes_just_when_a_sweep_is_due_is_not_lost() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1")
+    at_s = fleet.now_s + fleet.health.sweep_interval_s
+    for _ in range(3):
+        at_s += fleet.health.sweep_interval_s
+        fleet.registry.probe(US, False, None, at_s)
+    assert "us-1:SUSPECT" in fleet.line()
