@@ -145,34 +145,30 @@ class ServerConnection(asyncio.Protocol):
             searched = max(0, len(self._held) - 3)
             data = self._held + data
             self._held = b""
-        start = 0
-        while data.startswith(b"\r\n", start):
-            start += 2  # empty lines before a request are tolerated, as RFC 9112 asks
-        end = data.find(b"\r\n\r\n", max(start, searched))
-        head_bytes = end + 4 - start if end >= 0 else len(data)
-        if head_bytes > limits.header_bytes_max:
+        end = data.find(b"\r\n\r\n", searched)
+        if (end + 4 if end >= 0 else len(data)) > limits.header_bytes_max:
             problem = f"the request head exceeds {limits.header_bytes_max} bytes: shorten it"
             self._refuse(RequestError(ErrorKind.HEADERS_TOO_LARGE, problem))
         elif end < 0:
-            self._hold_head(data, data[start:])
+            self._hold_head(data)
         else:
             try:
-                head = parse_request(data[start : end + 4], limits, self.peer, self.peer_names)
+                head = parse_request(data[: end + 4], limits, self.peer, self.peer_names)
             except RequestError as error:
                 self._refuse(error)
                 return
             self._begin(head, data[end + 4 :])
 
-    def _hold_head(self, data: bytes, begun: bytes) -> None:
+    def _hold_head(self, data: bytes) -> None:
         """Keep an unfinished head; refuse at once what can never become one."""
-        ends = begun.count(b"\r\n")
-        if begun.count(b"\n") != ends or begun.count(b"\r") - begun.endswith(b"\r") != ends:
-            self._refuse(bad_framing("lines must end with CR LF"))
-        elif begun and begun != b"\r" and not begun[:1].isalpha():
+        ends = data.count(b"\r\n")
+        if not data[:1].isalpha():
             self._refuse(bad_framing("this is not an HTTP request"))
+        elif data.count(b"\n") != ends or data.count(b"\r") - data.endswith(b"\r") != ends:
+            self._refuse(bad_framing("lines must end with CR LF"))
         else:
             self._held = data
-            if self._idle and begun:
+            if self._idle:
                 self._idle = False
                 self._due_within(self._host.limits.header_read_s)
 

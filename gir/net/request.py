@@ -2,7 +2,8 @@
 
 llhttp judges the grammar (it refuses bare CR or LF, obs-fold, NUL, space before a colon, Content-Length beside
 Transfer-Encoding, repeated or odd lengths). What it lets pass and a proxy must not is refused here: other protocol
-versions, doubled spaces, missing or repeated Host, codings besides `chunked`, odd targets, unknown expectations.
+versions, doubled spaces, empty lines before the request, missing or repeated Host, lengths that may be read as octal,
+codings besides `chunked`, odd targets, unknown expectations.
 Each head gets a fresh parser, so nothing of one request can leak into the reading of the next.
 """
 
@@ -48,7 +49,7 @@ def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple
         )
     headers, first = _read_headers(raw, count)
     line = raw[: raw.find(b"\r\n")].split(b" ")
-    if len(line) != 3:
+    if len(line) != 3 or not line[0][:1].isalpha():
         raise bad_framing("the request line must be METHOD TARGET VERSION, one space apart")
     method_name, target, version = line
     method = _METHODS.get(method_name)
@@ -116,6 +117,8 @@ def _judge(head: RequestHead, first: dict[bytes, bytes]) -> None:
         raise bad_framing("Host must be a name or address with an optional port")
     length = first.get(b"content-length")
     if length is not None:
+        if length.startswith(b"0") and length.strip() != b"0":
+            raise bad_framing("Content-Length must not have leading zeros")
         head.body_length = int(length)
     coding = first.get(b"transfer-encoding")
     if coding is not None:

@@ -91,6 +91,7 @@ REFUSED = {
     "content-length hexadecimal": post(b"Content-Length: 0x3"),
     "content-length empty": post(b"Content-Length: "),
     "content-length with space inside": post(b"Content-Length: 3 3"),
+    "content-length with leading zero": post(b"Content-Length: 010"),
     "content-length past 64 bits": post(b"Content-Length: 99999999999999999999999"),
     "coding xchunked": post(b"Transfer-Encoding: xchunked"),
     "coding identity": post(b"Transfer-Encoding: identity"),
@@ -136,6 +137,8 @@ REFUSED = {
     "raw UTF-8 in the target": post(line="GET /ä HTTP/1.1".encode()),
     "control character in the target": post(line=b"GET /\x01 HTTP/1.1"),
     "unknown expectation": post(b"Expect: 200-ok"),
+    "empty line first": b"\r\n" + post(),
+    "bare LF first": b"\n" + post(),
     "HTTP/2 preface": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 }
 
