@@ -16,8 +16,8 @@ Back-pressure, client errors and cancelled attempts are no evidence: they never 
 
 HALF_OPEN admits one request: `claim` gives it away. A claim that never reports frees itself after `ejection_s`, so a
 lost request or a very long stream does not keep a cluster out. A probation that nobody claims for as long is waived
-(`unclaimed`): where little traffic goes, the first steps of the ramp are test enough. The n-th ejection in a row lasts n times `ejection_s`,
-up to a cap, +-20 % so that replicas do not come back in step.
+(`unclaimed`): where little traffic goes, the first steps of the ramp are test enough. The n-th ejection in a row lasts
+n times `ejection_s`, up to a cap, +-20 % so that replicas do not come back in step.
 
 Only attempts that started after the ejection are evidence about what came after it; the stragglers that were in
 flight when it began have had their say.
