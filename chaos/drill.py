@@ -5,7 +5,7 @@ stop conditions (the runner's), rollback (every fault registers its undo before 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
@@ -53,19 +53,26 @@ class Stage:
         """Wait, scaled."""
         await self.clock.sleep_s(duration_s * self.facts.scale)
 
-    async def order(self, fault: Fault) -> None:
-        """Install a fault on every pod of the victim. RuntimeError when one refuses it."""
+    @property
+    def experiment_pods(self) -> list[dict[str, str]]:
+        """Every pod but the control group's."""
+        return [p for c in self.fleet.clusters.values() if c.shape.model == EXPERIMENT_MODEL for p in c.pods]
+
+    async def order(self, fault: Fault, pods: Sequence[dict[str, str]]) -> None:
+        """Install a fault on pods. RuntimeError when one refuses it, or when there is none."""
+        if not pods:
+            raise RuntimeError("the fault aims at no pod at all")
         body = msgspec.json.encode(fault)
-        for pod in self.victim.pods:
+        for pod in pods:
             url = f"{pod['url']}/debug/faults"
             self._undo.register(f"faults of {pod['name']}", lambda url=url: call("DELETE", url))  # type: ignore[misc]
             status, answer = await asyncio.to_thread(call, "POST", url, "", body)
             if status != 200:
                 raise RuntimeError(f"{pod['name']} refused the fault: {status} {answer.decode(errors='replace')}")
 
-    async def relieve(self) -> None:
-        """Remove every fault from the victim's pods."""
-        for pod in self.victim.pods:
+    async def relieve(self, pods: Sequence[dict[str, str]]) -> None:
+        """Remove every fault from pods."""
+        for pod in pods:
             await asyncio.to_thread(self._undo.mend, f"faults of {pod['name']}")
 
 
