@@ -122,6 +122,7 @@ class Link:
             response_deserializer=pb.RouterMessage.FromString,
         )
         self._backoff = Backoff()
+        self._call: Any = None
 
     def __repr__(self) -> str:
         return f"{self.address} up seq={self.acknowledged}" if self.up else f"{self.address} down ({self.error})"
@@ -169,6 +170,8 @@ class Link:
         """One stream from Hello to goodbye. Raises _Lost."""
         agent = self._agent
         call = self._report(metadata=(("authorization", f"Bearer {agent.token}"),))
+        self._call = call
+        call.add_done_callback(self._ended)
         try:
             interval_s = await self._greet(call)
             while agent.closing is None:
@@ -177,13 +180,21 @@ class Link:
                 await agent.clock.sleep_s(min(URGENT_GAP_S, interval_s))
                 draw = agent.clock.random.uniform(-JITTER_SHARE, JITTER_SHARE)
                 await self._pause(interval_s * (1.0 + draw) - URGENT_GAP_S)
+                if call.done():
+                    raise _lost(await call.code(), await call.details())
             await self._say_goodbye(call, agent.closing)
         except grpc.aio.AioRpcError as error:
             raise _lost(error.code(), error.details()) from None
         except asyncio.InvalidStateError:
             raise _Lost("the stream ended while a beat was written") from None
         finally:
+            self._call = None
             call.cancel()
+
+    def _ended(self, call: Any) -> None:
+        """Between beats nobody reads, so the end of the stream must end the pause by itself."""
+        if call is self._call:
+            self.urgent.set()
 
     async def _greet(self, call: Any) -> float:
         """Exchange Hello and Welcome; returns the beat interval."""

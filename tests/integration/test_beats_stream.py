@@ -284,6 +284,23 @@ async def test_a_router_that_stops_answering_is_noticed(monkeypatch: pytest.Monk
     await server.stop(0)
 
 
+async def test_a_lost_router_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Backoff, "LOST_S", 1e9)
+    monkeypatch.setattr(Backoff, "WINDOW_MAX_S", 1e9)
+    running = Router()
+    client = agent([await running.start()], seed=7)
+    client.start()
+    await until(lambda: client.links_up == 1)
+    await running.server.close(0)
+    await until(lambda: client.links_up == 0)
+    again = Router()
+    await again.start(running.server.port)
+    await asyncio.sleep(0.2)
+    assert again.sink.calls == []
+    await client.close()
+    await again.server.close(0)
+
+
 async def test_a_fault_in_the_snapshot_does_not_silence_the_cluster_for_good(
     router: Router, monkeypatch: pytest.MonkeyPatch
 ) -> None:

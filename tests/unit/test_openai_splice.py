@@ -46,6 +46,10 @@ def test_body_without_model_is_a_mistake_of_the_caller() -> None:
             b'{"x":{"stream_options":{"include_usage":false}},"stream_options":{"include_usage":true}}',
         ),
         (
+            b'{"stream_options":{"include_usage":true},"stream_options":{"include_usage":false}}',
+            b'{"stream_options":{"include_usage":true},"stream_options":{"include_usage":true}}',
+        ),
+        (
             b'{"x":{"stream_options":1}}',
             b'{"stream_options":{"include_usage":true},"x":{"stream_options":1}}',
         ),
