@@ -10,31 +10,36 @@ which the bench over sockets is not: this is the one to optimise by. `--profile`
 import argparse
 import asyncio
 import cProfile
+import gc
+import json
 import os
 import pstats
+import sys
 import time
-from typing import Any, NamedTuple, cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import uvloop
 
-from gir.account.recorder import Recorder
-from gir.model.ids import ModelId
+from gir.app import Router
+from gir.control.config import from_text
+from gir.model.beat import AgentHello
+from gir.model.ids import ClusterId, RegionId, TierName
 from gir.net.connection import ServerConnection
 from gir.net.link import UpstreamLink
 from gir.net.pool import UpstreamPool
+from tests.perf.fake_agent import report
+from tests.perf.gir_process import config
 from tests.perf.load import chat_target
 from tests.perf.mock_engine import COMPLETION
-from tests.support import router as support
-from tests.support.router import TestRouter
 
 CONNECTIONS = 8
-SLOTS = 4_096
 
 
 class _Transport:
     """The part of a transport that connections use, with nothing behind it."""
 
-    def set_write_buffer_limits(self, high: int) -> None:
+    def set_write_buffer_limits(self, **limits: int) -> None:
         pass
 
     def get_extra_info(self, name: str, default: object = None) -> object:
@@ -62,6 +67,9 @@ class _Engine(_Transport):
     def __init__(self, link: UpstreamLink) -> None:
         self._link = link
 
+    def writelines(self, parts: Sequence[bytes]) -> None:
+        self.write(parts[0])
+
     def write(self, data: bytes) -> None:
         asyncio.get_running_loop().call_soon(self._link.data_received, COMPLETION)
 
@@ -76,8 +84,13 @@ class _Client(_Transport):
         self.connection: ServerConnection | None = None
 
     def write(self, data: bytes) -> None:
-        assert data.startswith(b"HTTP/1.1 200 "), data[:300]
+        if not data.startswith(b"HTTP/1.1 200 "):
+            self.done.set_exception(AssertionError(data[:300]))
+            return
         asyncio.get_running_loop().call_soon(self.ask)
+
+    def writelines(self, parts: Sequence[bytes]) -> None:
+        self.write(parts[0])
 
     def ask(self) -> None:
         """Send the next request, or be done."""
@@ -89,11 +102,6 @@ class _Client(_Transport):
         self.connection.data_received(self._requests[self._left % len(self._requests)])
 
 
-class _Cluster(NamedTuple):
-    name: str
-    url: str = "http://127.0.0.1:1"
-
-
 async def _connected(pool: UpstreamPool, total_at_s: float = 0.0) -> UpstreamLink:
     link = UpstreamLink(pool)
     link.connection_made(cast("Any", _Engine(link)))
@@ -101,24 +109,34 @@ async def _connected(pool: UpstreamPool, total_at_s: float = 0.0) -> UpstreamLin
     return link
 
 
-async def start() -> TestRouter:
-    """A router whose two clusters are always there and never full."""
-    support.API_KEY, support.MODEL = "sk-gir-bench", ModelId("bench")
+async def start() -> Router:
+    """A router with every feature on, as the bench over sockets runs it, and two clusters that are never full."""
     UpstreamPool.connect = _connected  # type: ignore[method-assign]
-    clusters = [_Cluster("bench-0"), _Cluster("bench-1")]
-    router = TestRouter(cast("Any", clusters))
-    router.recorder = cast("Any", Recorder(router.metrics, router.clock, None))
+    clusters = ("bench-0", "bench-1")
+    text = json.dumps(config(0, 0, 0, clusters))
+    # Beats and probes would come from outside; here the registry is told once, and believes it for the run's seconds.
+    router = Router(from_text(text, source="bench"), log_stream=sys.stderr)
     await router.start()
-    for cluster in clusters:
-        router.beat(cast("Any", cluster), slots=SLOTS)
-    router.registry.reconcile(router.clock.monotonic_s())
+    for name in clusters:
+        now_s = router._clock.monotonic_s()
+        hello = AgentHello(
+            cluster=ClusterId(name),
+            region=RegionId("bench"),
+            url="http://127.0.0.1:1",
+            tier=TierName("reserved"),
+            epoch=1,
+        )
+        router._registry.hello(hello, now_s)
+        router._registry.beat(report(ClusterId(name)), now_s)
+    router._registry.reconcile(router._clock.monotonic_s())
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
     return router
 
 
-async def request_us(router: TestRouter, *, count: int, prompt_bytes: int) -> float:
+async def request_us(router: Router, *, count: int, prompt_bytes: int) -> float:
     """CPU microseconds each of `count` requests takes."""
     server = router._server
-    assert server is not None
     requests = list(chat_target(1, prompt_bytes=prompt_bytes).requests)
     clients = [_Client(requests, count // CONNECTIONS) for _ in range(CONNECTIONS)]
     for client in clients:
