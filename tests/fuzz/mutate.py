@@ -11,7 +11,7 @@ DAMAGES = (1, 1, 1, 2, 4)
 
 def corpus(name: str) -> list[tuple[str, bytes]]:
     """Entries of one corpus with their names, in order."""
-    return [(path.name, path.read_bytes()) for path in sorted((CORPUS / name).iterdir())]
+    return [(path.stem, path.read_bytes()) for path in sorted((CORPUS / name).iterdir())]
 
 
 def mutants(name: str, seed: int, count: int, words: Sequence[bytes]) -> Iterator[bytes]:
