@@ -40,7 +40,7 @@ class Fleet:
         removed = [id_ for id_, pod in self._pods.items() if id_ not in wanted or _moved(pod.spec, wanted[id_])]
         for id_ in removed:
             pod = self._pods.pop(id_)
-            self.pools[pod.spec.model].remove(pod)
+            self.pools[pod.spec.model].remove(pod, now_s)
         added: list[PodId] = []
         updated: list[PodId] = []
         for spec in wanted.values():

@@ -61,6 +61,7 @@ class Ticket:
         "expected_first_s",
         "first_token_s",
         "hashes",
+        "load",
         "pod",
         "prompt_bytes",
         "room",
@@ -71,6 +72,8 @@ class Ticket:
     def __init__(self, pod: "Pod", now_s: float) -> None:
         self.pod = pod
         self.dispatched_s = now_s
+        self.load = pod.load
+        """Requests there before this one."""
         self.first_token_s: float | None = None
         self.expected_first_s = now_s
         self.cached_tokens = 0.0
@@ -219,6 +222,11 @@ class Pod:
         if running and (full or self._slots_steady[1] >= _STEADY_SCRAPES):
             limit = self._slots_steady[0]
             self.slots = limit if declared is None else min(limit, declared)
+
+    def ran_beside(self, load: float) -> None:
+        """A request began at once although `load` others were there: so many slots there are at least."""
+        if self.spec.slots is None:
+            self.slots = max(self.slots, min(SLOTS_LEARNED_MAX, int(load) + 1))
 
     def note_adapters(self, names: Iterable[ModelId], resident_max: int | None) -> None:
         """Adapters seen in use are resident; the least recently used one leaves when there are more than fit."""

@@ -102,11 +102,10 @@ class Pool:
         self.refresh(pod)
         return pod
 
-    def remove(self, pod: Pod) -> None:
+    def remove(self, pod: Pod, now_s: float) -> None:
         """No new work; what runs there finishes."""
-        pod.state = PodState.GONE
         self.index.remove(pod.bit)
-        self.refresh(pod)
+        self._exclude(pod, PodState.GONE, now_s)
 
     def restart(self, pod: Pod) -> Pod:
         """The engine behind `pod` is a new process: its cache and its load are gone, its speed is not."""
@@ -276,6 +275,8 @@ class Pool:
         pod = ticket.pod
         ticket.first_token_s = self._answered_at_s = now_s
         took_s = now_s - max(pod.prefill_since_s, ticket.dispatched_s)
+        if took_s <= 2.0 * pod.prefill.expect_s(ticket.uncached_tokens):
+            pod.ran_beside(ticket.load)
         if self._prefilled(ticket, now_s) and ticket.room:
             pod.prefill.observe(ticket.uncached_tokens, took_s)
         self.refresh(pod)

@@ -10,6 +10,8 @@ _FADE = 0.95
 _FORGET = 0.999
 """Weight a length class keeps with each measurement of another: what 3,000 tokens cost is still known after hundreds of
 short prompts, and gone after thousands."""
+TOKENS_TELLING = 512.0
+"""Shorter prompts, alone, say little about the cost of a token: most of their time is the engine's fixed step."""
 _OUTLIER = 4.0
 """A measurement counts at most as this many times what was expected: one stall must not rewrite what is known."""
 _OUTLIER_FLOOR_S = 0.5
@@ -35,7 +37,7 @@ class Line:
 
     Classes (powers of two) keep the fit honest where traffic is lopsided: when reuse leaves only short remainders for
     minutes, the slope must still be that of the long prompts seen before, not the noise among the short ones. Until
-    prompts of different lengths have come, all time is put down to the tokens.
+    prompts of different lengths have come, all time is put down to the tokens, if there are enough of them to tell.
     """
 
     __slots__ = ("_classes", "count", "fixed_s", "per_token_s")
@@ -64,7 +66,7 @@ class Line:
         self._solve()
 
     def _solve(self) -> None:
-        """Weighted least squares over the classes; through the origin when they are too alike or say nonsense."""
+        """Weighted least squares over the classes; a guess through their mean when they are too alike or contradict."""
         weight = mean_t = mean_y = 0.0
         for one in self._classes.values():
             weight += one.weight
@@ -80,7 +82,8 @@ class Line:
         slope = covariance / variance if variance > 0.04 * weight * mean_t * mean_t else -1.0
         fixed = mean_y - slope * mean_t
         if slope <= 0.0 or fixed < 0.0:
-            slope, fixed = (mean_y / mean_t if mean_t > 0.0 else 0.0), 0.0
+            slope = mean_y / max(mean_t, TOKENS_TELLING)
+            fixed = max(0.0, mean_y - slope * mean_t)
         self.per_token_s, self.fixed_s = slope, fixed
 
 

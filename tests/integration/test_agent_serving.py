@@ -140,6 +140,7 @@ async def test_a_server_without_metrics_is_served_by_counts_alone() -> None:
         assert site.rows()["a"]["dialect"] is None
 
 
+@pytest.mark.slow
 async def test_the_gate_keeps_each_pod_at_its_cap_and_refuses_what_the_queue_cannot_hold() -> None:
     gate = {"concurrent_max_per_pod": 1, "queue_max": 1, "wait_max_s": 30.0}
     async with Site([engine("a", time_scale=0.2)], gate=gate) as site:

@@ -73,7 +73,7 @@ class Site:
         self.http = aiohttp.ClientSession(
             f"http://127.0.0.1:{self.agent.port}", headers={"Authorization": f"Bearer {TOKEN}"}
         )
-        await self.until(lambda: all(row["state"] != "warming" for row in self.rows().values()))
+        await self.until(self._all_heard)
         return self
 
     async def __aexit__(
@@ -85,6 +85,11 @@ class Site:
             await one.server.stop()
         await self._tasks.close()
 
+    def _all_heard(self) -> bool:
+        """Every pod has been scraped, well or badly."""
+        counts = self.agent._metrics.scrapes
+        return all(sum(counts.child(name, word).value for word in ("ok", "failed")) for name in self.engines)
+
     def rows(self) -> dict[str, dict[str, Any]]:
         """Rows of the admin port by pod."""
         return {row["pod"]: row for row in self.agent._status.rows()}
@@ -94,7 +99,7 @@ class Site:
         counted = sum(row["in_flight"] for row in self.rows().values())
         return not counted and self.agent._metrics.in_flight.one.value == 0
 
-    def order(self, name: str, kind: str, **fields: Any) -> None:
+    def order(self, name: str, kind: str, /, **fields: Any) -> None:
         """Break an engine."""
         self.engines[name].order(Fault(kind=kind, **fields))  # type: ignore[arg-type]
 

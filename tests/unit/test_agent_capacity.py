@@ -20,7 +20,7 @@ def test_totals_are_sums_over_ready_pods() -> None:
     pool = make_pool("a", "b", "gone")
     for pod in pool.pods[:2]:
         pool.scraped(pod, signals(running=2, waiting=1, kv_usage=0.25, kv_tokens_total=1_000), START_S)
-    pool.remove(named(pool, "gone"))
+    pool.remove(named(pool, "gone"), START_S)
     state = state_of(pool, waiting=4)
     assert (state.pods_ready, state.slots_total) == (2, 16)
     assert (state.running, state.waiting) == (4, 6)

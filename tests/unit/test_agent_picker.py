@@ -110,10 +110,10 @@ def test_a_resident_adapter_comes_first_and_else_the_pod_with_most_room() -> Non
         pool.dispatched(named(pool, name), START_S, tokens=2_000.0)
     request = PickRequest(tokens=1_000.0, adapter=adapter)
     assert (picked(pool, request).pod.spec.id, picked(pool, request).reason) == ("resident", "adapter")
-    pool.remove(named(pool, "resident"))
+    pool.remove(named(pool, "resident"), START_S)
     assert picked(pool, request).pod.spec.id == "idle"
-    pool.remove(named(pool, "idle"))
-    pool.remove(named(pool, "busy"))
+    pool.remove(named(pool, "idle"), START_S)
+    pool.remove(named(pool, "busy"), START_S)
     assert pick(pool, request, now_s=START_S, draw=0.0) is None
 
 
@@ -144,7 +144,7 @@ def test_a_session_stays_home_until_home_is_gone() -> None:
     for draw in range(10):
         pool.dispatched(home, START_S, tokens=500.0)
         assert picked(pool, request, draw=draw / 10).pod is home
-    pool.remove(home)
+    pool.remove(home, START_S)
     assert picked(pool, request).pod is not home
 
 

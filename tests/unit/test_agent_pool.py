@@ -238,6 +238,20 @@ def test_undeclared_slots_are_learned_from_the_engine() -> None:
     assert pod.slots == 24
 
 
+def test_without_metrics_slots_are_learned_from_requests_that_began_at_once() -> None:
+    pool = make_pool()
+    pod = pool.add(spec("a", slots=None))
+    pool.scraped(pod, None, START_S)
+    serve(pool, pod, START_S, tokens=1_000.0, ttft_s=0.1)
+    for index in range(12):
+        ticket = pool.dispatched(pod, START_S + 10 + index, tokens=1_000.0)
+        pool.first_token(ticket, START_S + 10 + index + 0.1)
+    assert pod.slots == 12
+    late = pool.dispatched(pod, START_S + 30, tokens=1_000.0)
+    pool.first_token(late, START_S + 40)
+    assert pod.slots == 12
+
+
 def test_a_queue_behind_one_long_step_is_no_limit_on_slots() -> None:
     pool = make_pool("a")
     pod = named(pool, "a")
@@ -248,7 +262,7 @@ def test_a_queue_behind_one_long_step_is_no_limit_on_slots() -> None:
 
 def test_a_pod_is_placed_where_one_has_gone() -> None:
     pool = make_pool("a", "b")
-    pool.remove(named(pool, "a"))
+    pool.remove(named(pool, "a"), START_S)
     assert pool.add(spec("c")).bit == 0
     assert len(pool.static_s) == 2
 

@@ -55,10 +55,18 @@ def test_noise_never_makes_a_rate_negative() -> None:
         assert line.fixed_s >= 0.0
 
 
+def test_fully_cached_prompts_do_not_make_a_token_look_dear() -> None:
+    line = Line()
+    for _ in range(20):
+        line.observe(1.0, 0.07)
+    assert line.expect_s(1.0) == pytest.approx(0.07)
+    assert line.per_token_s < 2e-4
+
+
 def test_prompts_without_tokens_are_no_division_by_zero() -> None:
     line = Line()
     line.observe(0.0, 0.1)
-    assert line.expect_s(100.0) == 0.0
+    assert line.expect_s(0.0) == pytest.approx(0.1)
 
 
 def test_a_mean_is_unknown_until_something_was_seen() -> None:
