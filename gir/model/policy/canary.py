@@ -13,21 +13,27 @@ class HeaderMatch(Section, frozen=True, kw_only=True):
     """A header that must be present with exactly this value."""
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
+    """Header name, in any case."""
     value: str
+    """Value it must have, exactly."""
 
 
 class RuleMatch(Section, frozen=True, kw_only=True):
     """All given conditions must hold. No `model` matches any model."""
 
     model: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    """Model the client asks for; None matches any."""
     headers: tuple[HeaderMatch, ...] = ()
+    """Headers that must all be present with their values."""
 
 
 class CanaryTarget(Section, frozen=True, kw_only=True):
     """One destination of a split. All targets of a rule carry a weight, or none does (equal shares)."""
 
     model: Annotated[str, msgspec.Meta(min_length=1)]
+    """Model that is asked for instead."""
     weight: StageWeight | None = None
+    """Its part of the sum of all weights; None everywhere means equal parts."""
 
 
 class CanaryGuard(Section, frozen=True, kw_only=True):
@@ -50,8 +56,11 @@ class CanaryRule(Section, frozen=True, kw_only=True):
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
+    """Name in decisions, metrics and commands."""
     matches: Annotated[tuple[RuleMatch, ...], msgspec.Meta(min_length=1)]
+    """Any one of these makes the rule apply."""
     targets: Annotated[tuple[CanaryTarget, ...], msgspec.Meta(min_length=1)]
+    """Where matching requests go; the first is the stable one (control)."""
     guard: CanaryGuard | None = None
     """None for a plain alias or an unguarded split."""
     plan: tuple[tuple[NonNegative, StageWeight], ...] = ()

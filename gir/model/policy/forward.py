@@ -7,10 +7,13 @@ class ForwardPolicy(Section, frozen=True, kw_only=True):
     """What one request may cost before its first token."""
 
     attempts_max: Count = 3
+    """Clusters tried for one request, the first included."""
     retry_budget_share: Share = 0.10
     """Retries in flight, as a share of requests in flight; at least retry_budget_min are always allowed."""
     retry_budget_min: Count = 3
+    """Retries in flight that are always allowed."""
     connect_s: Seconds = 0.5
+    """Longest time to connect to a cluster."""
     head_s: Seconds = 60.0
     """From dispatch to the response head."""
     first_token_s: Seconds = 120.0
@@ -24,5 +27,6 @@ class ForwardPolicy(Section, frozen=True, kw_only=True):
     hedge_after_s: NonNegative = 0.0
     """Start a second attempt when no first token has come after this many seconds; 0 (default) never does."""
     body_bytes_max: Count = 32 * 1024 * 1024
+    """Longest request body."""
     response_bytes_max: Count = 64 * 1024 * 1024
     """Longest non-streaming answer that is held for a retry."""

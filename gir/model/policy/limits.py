@@ -14,10 +14,15 @@ class LimitRule(Section, frozen=True, kw_only=True):
     """
 
     name: str
+    """Name in errors and metrics, and of its counters."""
     tenant: str | None = None
+    """Counts only this tenant's requests."""
     model: str | None = None
+    """Counts only requests for this model, as asked or after rewriting."""
     key: str | None = None
+    """Counts only requests with this credential."""
     region: str | None = None
+    """Counts only requests that came in at a router of this Region."""
     per: tuple[Literal["tenant", "model", "key", "region"], ...] = ("tenant",)
     """Any of `tenant`, `model`, `key`, `region`: one counter for each distinct combination. Empty: one for all.
 

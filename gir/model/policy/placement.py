@@ -36,19 +36,26 @@ class ScoreWeights(Section, frozen=True, kw_only=True):
     """Weight of each addend of the expected time to first token. Each has a floor and a cap, so none can rule alone."""
 
     rtt: Weight = 1.0
+    """Round trip between router and cluster."""
     queue: Floored = 1.0
     """Never below 0.2: a placement blind to queues sends everything to the nearest cluster."""
     prefill: Floored = 1.0
+    """Prompt tokens the cluster has not cached."""
     error: Weight = 1.0
+    """Recent errors of the cluster."""
     affinity: Weight = 1.0
+    """Prefix of the prompt the cluster is believed to hold."""
     session: Weight = 1.0
+    """Cluster the session is on."""
     adapter: Weight = 1.0
+    """Adapter that is not resident."""
 
 
 class PlacementPolicy(Section, frozen=True, kw_only=True):
     """How clusters are ranked."""
 
     weights: ScoreWeights = ScoreWeights()
+    """Weight of each addend of the score."""
     prefill_tokens_per_s_default: TokensPerSecond = 5_000.0
     """Prefill rate assumed for each pod of a cluster that does not report one, tokens each second."""
     service_rate_per_s_default: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0

@@ -13,6 +13,7 @@ class ModelPolicy(Section, frozen=True, kw_only=True):
     """What the operator says about one model (a base model or an adapter). Models need not be listed to be served."""
 
     name: ModelId
+    """Model as clusters report it."""
     aliases: tuple[str, ...] = ()
     """Other names clients may use for it."""
     ttft_objective_s: Seconds | None = None
@@ -31,11 +32,15 @@ class TenantPolicy(Section, frozen=True, kw_only=True):
     """What one tenant may do. None means no restriction."""
 
     id: TenantId
+    """Tenant as credentials name it."""
     models: tuple[ModelId, ...] | None = None
+    """Models it may ask for; None allows all."""
     regions: tuple[str, ...] | None = None
     """Data residency: its requests never leave these Regions."""
     criticality_max: str = "critical"
+    """Highest class its requests may claim: `critical`, `standard` or `sheddable`."""
     criticality_default: str = "standard"
+    """Class of its requests that claim none."""
     trusted: bool = False
     """May set `x-gir-*` control headers."""
     share: NonNegative = 1.0
@@ -46,6 +51,7 @@ class ClusterPolicy(Section, frozen=True, kw_only=True):
     """What the operator says about one cluster, whatever it reports about itself."""
 
     id: ClusterId
+    """Cluster as its agent's credential names it."""
     weight: Share = 1.0
     """Pinned weight: upper bound of its share, independent of health."""
     intent: str = "serve"
@@ -65,11 +71,20 @@ class PolicySnapshot(Section, frozen=True, kw_only=True):
     tiers: tuple[TierPolicy, ...] = ()
     """Cheapest first. Clusters of undeclared tiers come last."""
     models: tuple[ModelPolicy, ...] = ()
+    """What is said about single models; others are served by the defaults."""
     tenants: tuple[TenantPolicy, ...] = ()
+    """What is said about single tenants; others are not restricted."""
     clusters: tuple[ClusterPolicy, ...] = ()
+    """What is said about single clusters; others are taken as they report."""
     rewrites: tuple[CanaryRule, ...] = ()
+    """Aliases and canaries. The first rule that matches rewrites a request; rules that name its model come first."""
     placement: PlacementPolicy = PlacementPolicy()
+    """How clusters are ranked."""
     health: HealthPolicy = HealthPolicy()
+    """When a cluster is lost, and how it comes back."""
     forward: ForwardPolicy = ForwardPolicy()
+    """Attempts, retries and deadlines."""
     flow: FlowPolicy = FlowPolicy()
+    """Who waits and who is shed when no cluster has room."""
     limits: tuple[LimitRule, ...] = ()
+    """Global limits on requests, tokens and concurrency."""
