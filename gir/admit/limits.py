@@ -5,6 +5,7 @@ one turn of the pump (`reserve`). While the store is away each replica judges al
 """
 
 import asyncio
+import secrets
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -41,7 +42,10 @@ class Limiter:
         replicas_min: int = 1,
         observer: LimitObserver | None = None,
     ) -> None:
-        """`replicas_min` is how many replicas to assume while the store has not told how many there are."""
+        """`replicas_min` is how many replicas to assume while the store has not told how many there are.
+
+        `replica` names this one to people; a random part makes it unique, as processes of one host share their name.
+        """
         self.estimator = TokenEstimator()
         self.overrides: Mapping[str, bytes] = {}
         self._clock = clock
@@ -55,7 +59,7 @@ class Limiter:
         self._pump = Pump(
             store,
             self._counters,
-            replica=replica,
+            replica=f"{replica}#{secrets.token_hex(4)}",
             clock=clock,
             observer=observer or SilentLimitObserver(),
             on_census=self._heard,

@@ -16,7 +16,7 @@ from gir.auth.credentials import digest_of, unauthenticated
 from gir.auth.jwks import IssuerKeys, Lookup, parse_key_set
 from gir.auth.jwks_fetch import HttpKeyFetcher, KeyFetcher, KeyFetchError, check_jwks_url
 from gir.auth.keyring import KeyRing, read_keys
-from gir.auth.principal import ANONYMOUS, claim_at, grant_of_claims, principal_of
+from gir.auth.principal import ANONYMOUS, grant_of_claims, principal_of
 from gir.auth.settings import AuthSettings, JwtIssuer
 from gir.auth.tokens import Token, ends_s, parse, verify
 from gir.clock import Clock
@@ -50,7 +50,6 @@ class SilentObserver:
 
 class _Verified(msgspec.Struct, frozen=True):
     principal: Principal
-    admin_role: str | None
     ends_s: float
 
 
@@ -104,23 +103,12 @@ class Authenticator:
         if self._settings.insecure_no_auth:
             return ANONYMOUS
         found = self._find(credential, now_wall_s)
-        if isinstance(found, IssuerKeys):
-            return None
-        return found.principal if isinstance(found, _Verified) else found
+        return None if isinstance(found, IssuerKeys) else found
 
     async def authenticate(self, credential: bytes | None) -> Principal:
         """As `known`, but asks the issuer when needed; AUTH_UNAVAILABLE when it does not answer in `key_wait_s`."""
         if self._settings.insecure_no_auth:
             return ANONYMOUS
-        found = await self._settle(credential)
-        return found.principal if isinstance(found, _Verified) else found
-
-    async def admin_role(self, credential: bytes) -> tuple[str, str | None]:
-        """Subject and admin role that a JWT claims (role None: it claims none). Raises RequestError as above."""
-        found = await self._settle(credential)
-        return (found.principal.key_id, found.admin_role) if isinstance(found, _Verified) else (found.key_id, None)
-
-    async def _settle(self, credential: bytes | None) -> Principal | _Verified:
         found = self._find(credential, self._clock.wall_s())
         if not isinstance(found, IssuerKeys):
             return found
@@ -133,8 +121,8 @@ class Authenticator:
             raise _unavailable(found.issuer.cooldown_s)
         return found
 
-    def _find(self, credential: bytes | None, now_wall_s: float) -> Principal | _Verified | IssuerKeys:
-        """Principal, verified token, or the issuer whose keys must be fetched first."""
+    def _find(self, credential: bytes | None, now_wall_s: float) -> Principal | IssuerKeys:
+        """Principal, or the issuer whose keys must be fetched first."""
         if credential is None:
             raise unauthenticated("no credential; use the header `Authorization: Bearer <key or token>`")
         if len(credential) > self._settings.token_bytes_max:
@@ -143,7 +131,7 @@ class Authenticator:
         verified = self._tokens.get(digest)
         if verified is not None:
             if now_wall_s < verified.ends_s:
-                return verified
+                return verified.principal
             del self._tokens[digest]
         principal = self._ring.find(digest, now_wall_s)
         if principal is not None:
@@ -153,7 +141,7 @@ class Authenticator:
             raise unauthenticated("the API key is not known")
         return self._verify(token, digest, now_wall_s)
 
-    def _verify(self, token: Token, digest: bytes, now_wall_s: float) -> _Verified | IssuerKeys:
+    def _verify(self, token: Token, digest: bytes, now_wall_s: float) -> Principal | IssuerKeys:
         keys = self._issuers.get(token.issuer)
         if keys is None:
             raise unauthenticated("the token is from an issuer that is not trusted here")
@@ -168,16 +156,12 @@ class Authenticator:
             raise unauthenticated("the token is signed by a key its issuer does not publish")
         verify(token, key, keys.issuer, now_wall_s)
         grant = grant_of_claims(token.claims, keys.issuer)
-        role = keys.issuer.claims.admin_role and claim_at(token.claims, keys.issuer.claims.admin_role)
-        verified = _Verified(
-            principal_of(grant, self._policies.get(grant.tenant)),
-            role if isinstance(role, str) else None,
-            ends_s(token.claims, keys.issuer.leeway_s),
-        )
+        principal = principal_of(grant, self._policies.get(grant.tenant))
+        verified = _Verified(principal, ends_s(token.claims, keys.issuer.leeway_s))
         while len(self._tokens) >= self._settings.tokens_cached_max:
             del self._tokens[next(iter(self._tokens))]
         self._tokens[digest] = verified
-        return verified
+        return principal
 
     async def _ask(self, keys: IssuerKeys) -> None:
         fetch = self._fetch_now(keys)

@@ -48,8 +48,6 @@ class ClaimMap(Section, frozen=True, kw_only=True):
     """List of names, or one string of names separated by spaces."""
     regions: str | None = None
     criticality_max: str | None = None
-    admin_role: str | None = None
-    """Holds `viewer`, `operator` or `admin` for people who use the admin API with a token of this issuer."""
 
 
 class JwtIssuer(Section, frozen=True, kw_only=True):
