@@ -211,7 +211,7 @@ def body_for(asked: Asked, model: ModelId) -> bytes:
     body = asked.body
     if model != asked.peek.model:
         body = with_model(body, model)
-    return with_include_usage(body) if _usage_is_ours(asked) else body
+    return with_include_usage(body, absent=asked.peek.options_absent) if _usage_is_ours(asked) else body
 
 
 def _usage_is_ours(asked: Asked) -> bool:

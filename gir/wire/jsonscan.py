@@ -62,11 +62,21 @@ def key_offsets(body: bytes, key: Key) -> list[int]:
 
 
 def value_offset(body: bytes, key_offset: int) -> int:
-    """Offset of the first byte of the value whose key's opening quote is at `key_offset`."""
+    """Offset of the first byte of the value whose key's opening quote is at `key_offset`.
+
+    Raises ValueError when that string is no key.
+    """
     quote = body.index(b'"', key_offset + 1)
     colon = _COLON.match(body, quote + 1)
-    assert colon is not None, "key_offset points at a key of valid JSON"
+    if colon is None:
+        raise ValueError(f"no colon follows the string at byte {key_offset}: it is a value, not a key")
     return colon.end()
+
+
+def opened(prefix: bytes) -> int:
+    """How many objects and arrays are still open at the end of `prefix`, the beginning of a JSON text."""
+    outside = b"".join(_blank_escapes(prefix).split(b'"')[::2])
+    return outside.count(b"{") + outside.count(b"[") - outside.count(b"}") - outside.count(b"]")
 
 
 def depth(body: bytes) -> int:

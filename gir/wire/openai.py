@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from gir.model.request import Api
 from gir.wire import refusals, structure
@@ -72,7 +72,7 @@ class _Keyed(_Named):
 
 class _Chat(_Keyed):
     messages: Raw = Raw()
-    stream_options: _StreamOptions | None = None
+    stream_options: _StreamOptions | UnsetType | None = UNSET
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     n: int | None = None
@@ -90,7 +90,7 @@ class _Chat(_Keyed):
 
 class _Completions(_Keyed):
     prompt: Raw = Raw()
-    stream_options: _StreamOptions | None = None
+    stream_options: _StreamOptions | UnsetType | None = UNSET
     max_tokens: int | None = None
     n: int | None = None
 
@@ -153,6 +153,8 @@ class Peek(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     include_usage: bool = False
     """The client itself asked for the usage chunk of a stream."""
+    options_absent: bool = False
+    """There is no `stream_options` at all, so that `with_include_usage` need not look for it."""
     output_tokens_max: int | None = None
     choices: int = 1
     prompt: bytes | memoryview = b""
@@ -225,7 +227,8 @@ def _read_chat(body: bytes) -> tuple[Peek, Raw]:
     return Peek(
         model=seen.model,
         stream=seen.stream is True,
-        include_usage=options is not None and options.include_usage is True,
+        include_usage=isinstance(options, _StreamOptions) and options.include_usage is True,
+        options_absent=options is UNSET,
         output_tokens_max=_limit(limit),
         choices=_choices(seen.n),
         prompt=memoryview(seen.messages),
@@ -240,7 +243,8 @@ def _read_completions(body: bytes) -> tuple[Peek, Raw]:
     return Peek(
         model=seen.model,
         stream=seen.stream is True,
-        include_usage=options is not None and options.include_usage is True,
+        include_usage=isinstance(options, _StreamOptions) and options.include_usage is True,
+        options_absent=options is UNSET,
         output_tokens_max=_limit(seen.max_tokens),
         choices=_choices(seen.n),
         prompt=memoryview(seen.prompt),

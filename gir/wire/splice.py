@@ -11,6 +11,8 @@ from gir.wire.structure import MODEL_KEY
 _STREAM_OPTIONS = jsonscan.Key("stream_options")
 _INCLUDE_USAGE = jsonscan.Key("include_usage")
 _ESCAPED = rb"\u00"
+_NEAR_BYTES = 256
+_KEY_FOLLOWS = re.compile(rb"[ \t\r\n]*:")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -20,19 +22,20 @@ def with_model(body: bytes, new_model: str) -> bytes:
 
     `body` must have passed `peek`; raises ValueError when it has no `model` string.
     """
-    start = _value_offset(body, MODEL_KEY)
+    start = _model_offset(body)
     old = _STRING.match(body, start)
     if old is None:
         raise ValueError(f"the value of model at byte {start} is not a string: pass only bodies that peek accepted")
     return b"".join((body[:start], msgspec.json.encode(new_model), body[old.end() :]))
 
 
-def with_include_usage(body: bytes) -> bytes:
+def with_include_usage(body: bytes, *, absent: bool = False) -> bytes:
     """`body` with `stream_options.include_usage` true.
 
-    `body` must have passed `peek` for an API with stream_options (chat or completions).
+    `body` must have passed `peek` for an API with stream_options (chat or completions); `absent`: it has none, as
+    `Peek.options_absent` knows.
     """
-    options = _decode_members(body).get("stream_options")
+    options = None if absent else _decode_members(body).get("stream_options")
     if options is None:
         start = body.index(b"{") + 1
         return b"".join((body[:start], b'"stream_options":{"include_usage":true},', body[start:]))
@@ -50,6 +53,14 @@ def _with_true(options: bytes) -> bytes:
         return b"".join((b'{"include_usage":true', b"," if members else b"", options[1:]))
     start = _value_offset(options, _INCLUDE_USAGE)
     return b"".join((options[:start], b"true", options[start + len(old) :]))
+
+
+def _model_offset(body: bytes) -> int:
+    """Offset of the value of the one top-level `model`: most clients begin with it."""
+    first = body.find(MODEL_KEY.literal, 0, _NEAR_BYTES)
+    if first >= 0 and jsonscan.opened(body[:first]) == 1 and _KEY_FOLLOWS.match(body, first + len(MODEL_KEY.literal)):
+        return jsonscan.value_offset(body, first)
+    return _value_offset(body, MODEL_KEY)
 
 
 def _value_offset(body: bytes, key: jsonscan.Key) -> int:

@@ -56,6 +56,7 @@ def test_usage_splice_changes_include_usage_alone(case: tuple[dict[str, Any], by
     spliced = with_include_usage(raw)
     assert json.loads(spliced) == expected
     assert with_include_usage(spliced) == spliced
+    assert with_include_usage(raw, absent=peek(Api.CHAT, raw).options_absent) == spliced
 
 
 @given(bodies())
