@@ -1,6 +1,7 @@
 """Composition root of the agent: the only place that knows every part, and the order in which they start and stop."""
 
 import asyncio
+import gc
 import signal
 from collections.abc import Coroutine
 from importlib.metadata import version
@@ -45,6 +46,7 @@ from tier1_agent.scrape import Observed, Scraper
 from tier1_agent.status import Status
 
 STALL_S = 0.5
+YOUNG_OBJECTS = 50_000
 _ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared, not bound
 
 
@@ -324,8 +326,11 @@ def _credentials(tls: Any) -> grpc.ChannelCredentials:
     return grpc.ssl_channel_credentials(root_certificates=read[0], private_key=read[1], certificate_chain=read[2])
 
 
-async def serve(config: AgentConfig, *, base: Path, log_stream: TextIO) -> None:
-    """Run one agent until SIGTERM or SIGINT: the first drains, the second ends at once."""
+async def serve(config: AgentConfig, *, base: Path, log_stream: TextIO) -> bool:
+    """Run one agent until SIGTERM or SIGINT: the first drains, the second ends at once.
+
+    Whether every stream could finish.
+    """
     asked, hurried = asyncio.Event(), asyncio.Event()
 
     def on_signal() -> None:
@@ -337,16 +342,20 @@ async def serve(config: AgentConfig, *, base: Path, log_stream: TextIO) -> None:
     agent = Agent(config, base=base, log_stream=log_stream)
     try:
         await agent.start()
+        # What start-up made lives as long as the process: the collector need not walk it again and again.
+        gc.freeze()
+        gc.set_threshold(YOUNG_OBJECTS, 20, 100)
         await asked.wait()
-        await _unless(hurried, agent.drain())
+        return await _unless(hurried, agent.drain())
     finally:
         await agent.close()
 
 
-async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, Any]) -> None:
-    """Do `work`, but give it up when `event` comes."""
+async def _unless(event: asyncio.Event, work: Coroutine[Any, Any, bool]) -> bool:
+    """Do `work`, but give it up (False) when `event` comes."""
     async with asyncio.TaskGroup() as group:
         working = group.create_task(work)
         watching = group.create_task(event.wait())
         working.add_done_callback(lambda _: watching.cancel())
         watching.add_done_callback(lambda _: working.cancel())
+    return not working.cancelled() and working.result()

@@ -1,6 +1,6 @@
 """Command line of the agent.
 
-Exit codes: 0 stopped as asked (or the file is good), 1 failed while running, 2 cannot start: bad configuration, bad
+Exit codes: 0 stopped as asked (or the file is good), 1 streams had to be cut, 2 cannot start: bad configuration, bad
 usage, or an address that is taken.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 from gir.settings import ConfigError
 
 EXIT_OK = 0
-EXIT_FAILED = 1
+EXIT_CUT = 1
 EXIT_CANNOT_START = 2
 
 
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="gir-agent", description="Tier 1: routes a cluster's requests to its pods and reports to the routers.",
-        epilog="exit codes: 0 stopped as asked, or the file is good; 1 failed while running; 2 cannot start",
+        epilog="exit codes: 0 stopped as asked, or the file is good; 1 streams had to be cut; 2 cannot start",
     )  # fmt: skip
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the agent")
@@ -61,11 +61,11 @@ def _serve(args: argparse.Namespace) -> int:
     config = load(args.config)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(config, base=args.config.parent, log_stream=sys.stderr))
+            finished = runner.run(serve(config, base=args.config.parent, log_stream=sys.stderr))
     except OSError as error:
         print(f"gir-agent: {_cannot_listen(error, config.listen, config.admin.listen)}", file=sys.stderr)
         return EXIT_CANNOT_START
-    return EXIT_OK
+    return EXIT_OK if finished else EXIT_CUT
 
 
 def _cannot_listen(error: OSError, *addresses: str) -> str:

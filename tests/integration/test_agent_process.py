@@ -125,7 +125,7 @@ async def test_a_second_sigterm_ends_at_once(tmp_path: Path) -> None:
         agent.process.send_signal(signal.SIGTERM)
         await asyncio.sleep(0.2)
         agent.process.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(agent.process.wait(), 2)
+        assert await asyncio.wait_for(agent.process.wait(), 2) == 1, "a stream was cut"
 
 
 async def test_the_pods_file_is_followed_while_serving(tmp_path: Path) -> None:

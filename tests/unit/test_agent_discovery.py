@@ -43,6 +43,11 @@ pods:
     assert (spec.context_tokens_max, spec.labels, spec.api_key) == (8_192, {"gpu": "h100"}, "engine-key")
 
 
+def test_the_example_file_is_good() -> None:
+    specs = read_pods(Path(__file__).parents[2] / "deploy" / "examples" / "pods.yaml")
+    assert [spec.id for spec in specs] == ["127.0.0.1:8001", "gpu-7", "127.0.0.1:8003"]
+
+
 def test_defaults_are_the_usual_ones(tmp_path: Path) -> None:
     (spec,) = specs_of(tmp_path, ONE)
     assert (spec.id, spec.metrics_url, spec.slots) == ("127.0.0.1:8001", "http://127.0.0.1:8001/metrics", None)
