@@ -3,6 +3,7 @@
 import argparse
 import asyncio
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -42,6 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _run_one(arguments: argparse.Namespace, config: RouterConfig, rejected: str, *, reuse_port: bool) -> int:
+    # Before gRPC is imported: its core otherwise reports every closed connection on stderr, between our own lines.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     import uvloop
 
     from gir.app import Router
