@@ -101,6 +101,7 @@ async def test_a_request_that_leaves_does_not_end_the_fetch_for_others() -> None
         assert door.fetcher.fetches == 1
 
 
+@pytest.mark.slow
 async def test_a_flood_of_made_up_kids_fetches_once_in_thirty_seconds() -> None:
     async with gate(refresh_s=10_000.0) as door:
         since = door.fetcher.fetches
@@ -150,6 +151,7 @@ async def test_a_withdrawn_key_is_refused_within_five_minutes_even_for_remembere
         assert await door.ask(door.token()) == "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [None, b"<html>down for maintenance</html>", b'{"keys":"no"}'])
 async def test_keys_in_hand_work_on_while_the_issuer_is_away(broken: bytes | None) -> None:
     assert settings().jwt[0].stale_s == 24 * 3_600.0
@@ -166,6 +168,7 @@ async def test_keys_in_hand_work_on_while_the_issuer_is_away(broken: bytes | Non
         assert await door.ask(door.token()) == "ok"
 
 
+@pytest.mark.slow
 async def test_while_the_issuer_is_away_an_unknown_kid_is_not_called_forged() -> None:
     async with gate() as door:
         door.fetcher.document = None
@@ -173,6 +176,7 @@ async def test_while_the_issuer_is_away_an_unknown_kid_is_not_called_forged() ->
         assert await door.ask(door.token(kid="two", key=RSA_KEYS["two"])) == "auth_unavailable"
 
 
+@pytest.mark.slow
 async def test_an_issuer_that_never_answered_makes_503_not_401_and_few_fetches() -> None:
     async with gate(None) as door:
         for _ in range(120):
