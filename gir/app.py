@@ -188,7 +188,7 @@ class Router:
             on_change=self._watch.look,
         )
         self._beats = BeatServer(BeatService(self._registry, terms, clock=clock, metrics=metrics, log=log))
-        self._prober = Prober(self._registry, clock=clock, tasks=self._tasks, tls=self._cluster_tls)
+        self._prober = Prober(self._registry, clock=clock, tasks=self._tasks, tls=self._cluster_tls, metrics=metrics)
         self._gauges = Gauges(
             metrics,
             clock=clock,

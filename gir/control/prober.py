@@ -20,6 +20,7 @@ from gir.net.render import request_head
 from gir.net.tls import ClientTls
 from gir.net.upstream import CallDeadlines
 from gir.tasks import TaskSet
+from gir.telemetry.metrics import RouterMetrics
 
 PATH = "/healthz"
 FRESH_EVERY = 10
@@ -44,10 +45,19 @@ class Target:
 class Prober:
     """Feeds `registry.probe`. `run` never returns; cancel its task and `close`.
 
-    `tls` is the router's client side of the data path, for clusters whose URL is https.
+    `tls` is the router's client side of the data path, for clusters whose URL is https; `metrics` counts verdicts.
     """
 
-    def __init__(self, registry: Registry, *, clock: Clock, tasks: TaskSet, tls: ClientTls | None = None) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        clock: Clock,
+        tasks: TaskSet,
+        tls: ClientTls | None = None,
+        metrics: RouterMetrics | None = None,
+    ) -> None:
+        self._metrics = metrics
         self._registry = registry
         self._clock = clock
         self._tasks = tasks
@@ -121,4 +131,6 @@ class Prober:
         if not ok:
             target.pool.purge_idle()
             target.asked = 0
+        if self._metrics is not None:
+            self._metrics.probes.child(target.cluster, "ok" if ok else "refused" if refused else "missed").inc()
         self._registry.probe(target.cluster, ok, rtt_s, self._clock.monotonic_s(), refused=refused, started_s=started_s)

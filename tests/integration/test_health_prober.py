@@ -5,6 +5,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
+from prometheus_client.registry import CollectorRegistry
 
 from gir.clock import SystemClock
 from gir.control.prober import Prober
@@ -13,6 +14,7 @@ from gir.model.beat import AgentHello
 from gir.model.ids import ClusterId, RegionId, TierName
 from gir.model.policy import HealthPolicy, PolicySnapshot
 from gir.tasks import TaskSet
+from gir.telemetry.metrics import RouterMetrics
 
 HEALTH = HealthPolicy(probe_interval_s=0.03, probe_timeout_s=0.1, sweep_interval_s=0.02)
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
@@ -67,7 +69,8 @@ class Bench:
         self.failures: list[BaseException] = []
         self.tasks = TaskSet(lambda _, error: self.failures.append(error))
         self.registry = Registry(PolicySnapshot(health=HEALTH), now_s=self.clock.monotonic_s(), jitter=lambda: 0.5)
-        self.prober = Prober(self.registry, clock=self.clock, tasks=self.tasks)
+        self.metrics = RouterMetrics(CollectorRegistry())
+        self.prober = Prober(self.registry, clock=self.clock, tasks=self.tasks, metrics=self.metrics)
         self.hello(f"http://127.0.0.1:{agent.port}{base}")
 
     def hello(self, url: str, epoch: int = 1) -> None:
@@ -119,6 +122,8 @@ async def test_a_frozen_cluster_accepts_connections_but_misses_its_probes(bench:
     await bench.until("ok")
     bench.agent.answer = None
     await bench.until("missed")
+    assert bench.metrics.probes.child("eu-1", "missed").value >= 1
+    assert bench.metrics.probes.child("eu-1", "ok").value >= 1
     bench.agent.answer = OK
     await bench.until("ok")
 
