@@ -50,8 +50,7 @@ class Fleet:
                 self._pods[spec.id] = pool.add(spec, ramp_from_s=now_s if running else None)
                 added.append(spec.id)
             elif known.spec != spec:
-                known.respec(spec)
-                self.pools[spec.model].refresh(known)
+                self.pools[spec.model].respec(known, spec)
                 updated.append(spec.id)
         self._base_of = {}
         for pod in self._pods.values():

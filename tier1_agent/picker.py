@@ -83,7 +83,7 @@ def costs_of(pool: Pool, request: PickRequest, now_s: float) -> tuple[list[float
             costs[bit] -= min(blocks * per_block, tokens) * per_token_s[bit]
     if request.adapter is not None:
         _prefer_adapter(pool, request.adapter, costs)
-    if request.context_tokens:
+    if pool.context_tokens_min is not None and request.context_tokens > pool.context_tokens_min:
         _fit_context(pool, request.context_tokens, costs)
     if request.session is not None and pool.settings.weights.session:
         _prefer_home(pool, request.session, costs)
@@ -130,7 +130,7 @@ def _next_in_turn(pool: Pool, request: PickRequest, tried: Collection[int]) -> P
     allowed = [0.0 if cost < INFINITE else cost for cost in pool.static_s]
     if request.adapter is not None:
         _prefer_adapter(pool, request.adapter, allowed)
-    if request.context_tokens:
+    if pool.context_tokens_min is not None and request.context_tokens > pool.context_tokens_min:
         _fit_context(pool, request.context_tokens, allowed)
     for step in range(count):
         bit = (pool.turn + step) % count

@@ -69,6 +69,8 @@ class Pool:
         self.index = PrefixIndex(settings.index_bytes_max)
         self.turn = 0
         """Place whose turn it is in round robin."""
+        self.context_tokens_min: int | None = None
+        """Shortest context any pod declares: prompts below it fit everywhere."""
         self.traffic = Traffic()
         self._answered_at_s = -INFINITE
         self.evict_price: list[float] = []
@@ -100,12 +102,24 @@ class Pool:
         self.pods[bit] = pod
         self.index.add(bit, None)
         self.refresh(pod)
+        self._measure_contexts()
         return pod
+
+    def respec(self, pod: Pod, spec: PodSpec) -> None:
+        """The same endpoint is now declared differently."""
+        pod.respec(spec)
+        self.refresh(pod)
+        self._measure_contexts()
+
+    def _measure_contexts(self) -> None:
+        declared = [pod.spec.context_tokens_max for pod in self.pods if pod.state is not PodState.GONE]
+        self.context_tokens_min = min((limit for limit in declared if limit is not None), default=None)
 
     def remove(self, pod: Pod, now_s: float) -> None:
         """No new work; what runs there finishes."""
         self.index.remove(pod.bit)
         self._exclude(pod, PodState.GONE, now_s)
+        self._measure_contexts()
 
     def restart(self, pod: Pod) -> Pod:
         """The engine behind `pod` is a new process: its cache and its load are gone, its speed is not."""
