@@ -84,7 +84,10 @@ class RateLease:
     @property
     def left(self) -> int:
         """Units that could still be had, as far as this replica knows."""
-        return max(0, self.remaining + self.in_hand - sum(self.owed.values()))
+        left = self.remaining + self.in_hand
+        if self.owed:
+            left -= sum(self.owed.values())
+        return max(0, left)
 
     def low(self, now_s: float) -> bool:
         """Whether it is time to draw more, before the units drawn ahead run out."""
@@ -107,6 +110,9 @@ class RateLease:
         """`units` spent under `stamp` were not used after all (negative: more was used)."""
         if units == 0:
             return
+        if self.local:
+            self.owed[stamp] = self.owed.get(stamp, 0) - units
+            return
         shift = self._shift or 0
         fresh = 0 <= self._segment(now_s) + shift - stamp <= 1
         if fresh and 0 < units <= self.ahead_max - self.in_hand:
@@ -114,19 +120,23 @@ class RateLease:
             self._used_s = now_s
         else:
             self.owed[stamp] = self.owed.get(stamp, 0) - units
-        if not self.local:
-            self._own.add(min(stamp - shift, self._segment(now_s)), -units)
+        self._own.add(min(stamp - shift, self._segment(now_s)), -units)
 
     def draw(self, now_s: float, need: int) -> Take:
         """The question to put to the store: `need` now, and what recent demand will use soon."""
+        owed: tuple[tuple[int, int], ...] = ()
+        if self.owed:
+            owed = tuple(sorted(self.owed.items()))
+            self.owed.clear()
+        if self.local:
+            self._used_s = now_s
+            return Take(self.key, self.rate, need, need, owed)
         elapsed_s = now_s - self._since_s
         if elapsed_s > 0.0:
             share = min(1.0, elapsed_s / AHEAD_S)
             self._demand_per_s += share * ((self._spent + self.waiting) / max(elapsed_s, 0.01) - self._demand_per_s)
             self._since_s, self._spent = now_s, 0
         ahead = min(int(self._demand_per_s * AHEAD_S), self.ahead_max - self.in_hand)
-        owed = tuple(sorted(self.owed.items()))
-        self.owed.clear()
         return Take(self.key, self.rate, need, max(need, self.waiting) + max(0, ahead), owed)
 
     @property
@@ -142,10 +152,11 @@ class RateLease:
         self.remaining = taken.remaining
         self.reset_at_s = now_s + taken.reset_s
         self.stamp = taken.stamp
-        self._heard_s = now_s
-        self._shift = taken.stamp - self._segment(now_s)
-        if taken.units > 0:
-            self._drawn = max(0, min(taken.units - max(take.need, self.waiting), self.ahead_max))
+        if not self.local:
+            self._heard_s = now_s
+            self._shift = taken.stamp - self._segment(now_s)
+            if taken.units > 0:
+                self._drawn = max(0, min(taken.units - max(take.need, self.waiting), self.ahead_max))
         if taken.units < take.need:
             self.retry_at_s = now_s + taken.retry_after_s
             self._denied_until_s = now_s + min(max(taken.retry_after_s, DENIED_S_MIN), DENIED_S_MAX)

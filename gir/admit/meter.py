@@ -37,12 +37,15 @@ class Meter:
         segment = int(now_s / segment_s)
         self.expire(segment)
         interval_s = rate.window_s / rate.limit
-        backlog = max(0.0, self._tat_s - now_s) / interval_s if rate.burst < rate.limit else 0.0
-        room = min(rate.limit - self.total, int(rate.burst - backlog + _EPSILON))
-        units = min(want, room) if room >= need else 0
+        room = rate.limit - self.total
+        backlog = 0.0
+        if rate.burst < rate.limit:
+            backlog = max(0.0, self._tat_s - now_s) / interval_s
+            room = min(room, int(rate.burst - backlog + _EPSILON))
+        units = 0 if room < need else min(room, want)
         if units > 0:
             self.add(segment, units)
-            self._tat_s = max(now_s, self._tat_s) + units * interval_s
+            self._tat_s = (max(now_s, self._tat_s)) + units * interval_s
         retry_s = 0.0
         if units < need:
             paced_s = (backlog + need - rate.burst) * interval_s if rate.burst < rate.limit else 0.0

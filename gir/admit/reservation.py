@@ -11,6 +11,10 @@ from gir.model.policy import LimitRule
 from gir.model.request import Usage
 
 Header = tuple[bytes, bytes]
+_HEADERS = {
+    kind: tuple(f"x-ratelimit-{what}-{kind}".encode() for what in ("limit", "remaining", "reset"))
+    for kind in ("requests", "tokens")
+}
 
 
 class Reservation:
@@ -71,11 +75,10 @@ def limit_headers(rates: Iterable[RateUse], now_s: float, *, refused: RateLease 
             tightest[use.kind] = use.lease
     headers: list[Header] = []
     for kind, lease in tightest.items():
-        name = kind.encode()
-        left = 0 if lease is refused else lease.left
-        headers.append((b"x-ratelimit-limit-" + name, b"%d" % lease.rate.limit))
-        headers.append((b"x-ratelimit-remaining-" + name, b"%d" % left))
-        headers.append((b"x-ratelimit-reset-" + name, duration(lease.reset_at_s - now_s)))
+        limit, remaining, reset = _HEADERS[kind]
+        headers.append((limit, b"%d" % lease.rate.limit))
+        headers.append((remaining, b"%d" % (0 if lease is refused else lease.left)))
+        headers.append((reset, duration(lease.reset_at_s - now_s)))
     return headers
 
 
