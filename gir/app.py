@@ -16,6 +16,8 @@ from gir.account.recorder import Recorder
 from gir.admin.canary import CanaryApi
 from gir.admin.explain import ExplainApi
 from gir.admin.fleet import FleetApi
+from gir.admin.limits import LimitsApi
+from gir.admin.usage import UsageApi
 from gir.admit.limits import Limiter
 from gir.admit.ports import LimitStore
 from gir.admit.waiting import WaitingRoom
@@ -321,6 +323,8 @@ class Router:
         fleet = FleetApi(self._registry, self._policies, config, self._clock, self._log, on_change=self._watch.look)
         app.add_routes(fleet.routes())
         app.add_routes(self._canaries.routes())
+        app.add_routes(LimitsApi(self._limiter, self._clock, self._log).routes())
+        app.add_routes(UsageApi(self._ledger).routes())
         explain = ExplainApi(
             self._placer,
             self._rewriter,

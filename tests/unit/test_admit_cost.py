@@ -1,4 +1,4 @@
-"""What admission costs the usual request: authenticate, reserve, flow, headers, settle, ledger. Best CPU time of many."""
+"""What admission costs the usual request: auth, reserve, flow, headers, settle, ledger. Best CPU time of many."""
 
 import hashlib
 import time
