@@ -1,10 +1,13 @@
 """A scenario in real time over HTTP: real routers in front of simulated engines.
 
-Engines and client live in this process on the load's core, the router under test (`gir-agent serve` or
-`sglang-router`) is a process of its own on the router's core; round robin and the oracle choose in the client and send
-straight to the engines. A request's TTFT runs from the moment the client sends it until its engine *produces* the first
-token. The way back is left out on purpose: it measures relays (`tests.perf.overhead` does that), and it differs between
-routers for reasons that have nothing to do with where they send requests. What the client saw is reported beside it.
+Engines and client live in this process on the load's core, the router under test is a process of its own on the
+router's core: `gir-agent serve` with its default picker, `gir-agent serve` with the preset `roundrobin` (so that round
+robin pays for the same hop), or `sglang-router`. The oracle chooses in the client and sends straight to the engines: it
+knows everything and pays nothing.
+
+A request's TTFT runs from the moment the client sends it until its engine *produces* the first token. The way back is
+left out on purpose: it measures relays (`tests.perf.overhead` does that), and it differs between routers for reasons
+that have nothing to do with where they send requests. What the client saw is reported beside it.
 """
 
 import asyncio
@@ -33,6 +36,8 @@ MODEL = "bench"
 TOKEN = "bench-agent-token"
 CONTEXT_TOKENS = 65_536
 ANSWER_S = 300.0
+PRESETS = {"gir": "weighted", "round_robin": "roundrobin"}
+"""Policies that run in an agent, and the picker preset each of them is."""
 _LOG = logging.getLogger(__name__)
 _CONTENT = b'"content":"tok-'
 
@@ -128,8 +133,8 @@ async def engines(scenario: Scenario, record: Record) -> AsyncIterator[list[int]
 
 
 @contextlib.asynccontextmanager
-async def agent(scenario: Scenario, ports: Sequence[int]) -> AsyncIterator[int]:
-    """`gir-agent serve` over the engines, with the defaults of production; gives its port.
+async def agent(scenario: Scenario, ports: Sequence[int], preset: str) -> AsyncIterator[int]:
+    """`gir-agent serve` over the engines, with the defaults of production but for the picker's `preset`; its port.
 
     Raises PeerMissingError when it does not come up.
     """
@@ -143,6 +148,7 @@ async def agent(scenario: Scenario, ports: Sequence[int]) -> AsyncIterator[int]:
         "admin": {"listen": f"127.0.0.1:{machine.free_port()}"},
         "token": {"value": TOKEN},
         "routers": [],
+        "picker": {"preset": preset},
         "pods": {
             "static": [
                 {"url": f"http://127.0.0.1:{engine}", "model": MODEL, "slots": pod.slots_max}
@@ -160,12 +166,12 @@ async def agent(scenario: Scenario, ports: Sequence[int]) -> AsyncIterator[int]:
 
 
 async def run(scenario: Scenario, name: str, policy: Policy | None = None) -> Result:
-    """Play `scenario` with fresh engines: through the router `name` (`gir` or a peer), or by `policy` in the client."""
+    """Play `scenario` with fresh engines: through the router `name` (of `PRESETS`, or a peer), or by `policy` here."""
     record = Record(scenario, policy)
     async with engines(scenario, record) as ports, contextlib.AsyncExitStack() as stack:
         through: int | None = None
-        if name == "gir":
-            through = await stack.enter_async_context(agent(scenario, ports))
+        if name in PRESETS:
+            through = await stack.enter_async_context(agent(scenario, ports, PRESETS[name]))
         elif policy is None:
             through = (await stack.enter_async_context(peers.peer(name, ports))).port
         await _play(scenario, record, ports, through)
