@@ -6,6 +6,7 @@ nearly as good. While it is open only the probe goes out, so a frozen store cost
 
 PROBE_S = 0.5
 """Between two probes of a store that is away, before jitter."""
+_NOT_YET = "not connected yet"
 
 
 class StoreBreaker:
@@ -18,21 +19,21 @@ class StoreBreaker:
         self.since_s = now_s
         self.probe_at_s = now_s
         self.outages = 0 if up else 1
-        self.reason = "" if up else "not connected yet"
+        self.reason = "" if up else _NOT_YET
 
     def __repr__(self) -> str:
         return f"<StoreBreaker {'up' if self.up else 'down: ' + self.reason}>"
 
     def failed(self, reason: str, now_s: float, draw: float) -> bool:
-        """The store failed; `draw` in [0, 1) spreads the probes of many replicas. True when it had been up."""
-        changed = self.up
-        if changed:
+        """The store failed; `draw` in [0, 1) spreads the probes of many replicas. True when that is news."""
+        news = self.up or self.reason == _NOT_YET
+        if self.up:
             self.up = False
             self.since_s = now_s
             self.outages += 1
         self.reason = reason
         self.probe_at_s = now_s + PROBE_S * (0.75 + 0.5 * draw)
-        return changed
+        return news
 
     def succeeded(self, now_s: float) -> bool:
         """The store answered. True when it had been down."""

@@ -158,6 +158,7 @@ async def test_starting_without_the_store_assumes_the_declared_replicas() -> Non
     await replicas.start()
     limiter = replicas.limiters[0]
     assert not limiter.store_up
+    assert replicas.observer.changes == [(False, "ConnectionError: refused")]
     for _ in range(LIMIT + 10):
         await replicas.ask(limiter)
     await replicas.close()
