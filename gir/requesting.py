@@ -10,6 +10,7 @@ from collections.abc import Callable
 import msgspec
 
 from gir.admit.ticket import class_of
+from gir.auth.credentials import credential_of
 from gir.clock import Clock
 from gir.forward.answer import Answer, AttemptPlan
 from gir.forward.heads import forwarded
@@ -84,11 +85,7 @@ class RequestIds:
 
 def credential(head: RequestHead) -> bytes | None:
     """Secret the caller presents: a bearer token, or `x-api-key` as Anthropic's clients send it."""
-    value = head.get(b"authorization")
-    if value is None:
-        return head.get(b"x-api-key")
-    scheme, _, secret = value.partition(b" ")
-    return secret.strip() if scheme.lower() == b"bearer" and secret else b""
+    return credential_of(head.get(b"authorization"), head.get(b"x-api-key"))
 
 
 def read(head: RequestHead, api: Api, body: bytes, principal: Principal) -> Asked:
