@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jwt
+import msgspec
 import pytest
 from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -161,8 +162,6 @@ async def test_a_remembered_token_ends_when_it_expires() -> None:
 
 
 async def test_remembered_tokens_are_bounded() -> None:
-    import msgspec
-
     authenticator = await ready(msgspec.structs.replace(settings(), tokens_cached_max=5))
     for number in range(12):
         assert authenticator.known(token(NOW_S, jti=str(number)), NOW_S) is not None
@@ -292,3 +291,10 @@ def timed(call: Callable[[], object], times: int) -> float:
     for _ in range(times):
         call()
     return (time.perf_counter() - since_s) / times * 1e6
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "HS512", "RS1"])
+def test_symmetric_and_absent_signatures_cannot_be_configured(algorithm: str) -> None:
+    fields = {"issuer": "https://i.example", "audiences": ["gir"], "algorithms": [algorithm]}
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(fields, JwtIssuer)
