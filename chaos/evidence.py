@@ -30,7 +30,7 @@ class Facts(msgspec.Struct, kw_only=True):
 
     drill: str
     scale: float
-    victim: str
+    victims: tuple[str, ...]
     marks: dict[str, float] = {}
     """Moments on the client's clock: `start`, `fault`, `heal`, `end`, and what the drill adds."""
     stopped: str = ""
@@ -71,14 +71,16 @@ class Evidence:
         """Growth of a counter from the first scrape to the last."""
         return self.total(self.scrapes[-1], family, labels) - self.total(self.scrapes[0], family, labels)
 
-    def last_increase_s(
-        self, family: str, labels: Mapping[str, str], *, after_s: float, until_s: float
-    ) -> float | None:
-        """When a counter was last seen grown inside a span of time; None when it never grew there."""
+    def placements(self, scrape: Scrape) -> float:
+        """Dispatches to the victims."""
+        return sum(self.total(scrape, "gir_placements_total", {"cluster": name}) for name in self.facts.victims)
+
+    def last_placement_s(self, *, after_s: float, until_s: float) -> float | None:
+        """When a victim was last seen to be given work inside a span of time; None when it never was."""
         seen = None
         before = 0.0
         for index, scrape in enumerate(self.scrapes):
-            value = self.total(scrape, family, labels)
+            value = self.placements(scrape)
             if index and value > before and after_s < scrape.at_s <= until_s:
                 seen = scrape.at_s
             before = value

@@ -15,6 +15,7 @@ import secrets
 import shutil
 import signal
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -24,6 +25,7 @@ import msgspec
 
 from chaos import children
 from chaos.children import Child, ChildError
+from chaos.faults.proxies import ProxyHost
 from chaos.members import Cluster, Router
 from chaos.ports import PortLeases
 from chaos.topology import Topology
@@ -42,6 +44,8 @@ class Fleet:
         """Secret of each API key."""
         self.routers: list[Router] = []
         self.clusters: dict[str, Cluster] = {}
+        self.proxies: ProxyHost | None = None
+        """Where drills poison connections, for clusters that are `proxied`."""
         self._leases = PortLeases()
         self._stopped = False
 
@@ -137,6 +141,8 @@ class Fleet:
             children.stop(self.processes, grace_s=grace_s)
         finally:
             children.kill(self.processes)
+            if self.proxies is not None:
+                self.proxies.close()
             self._leases.close()
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -159,6 +165,7 @@ class Fleet:
             token = secrets.token_hex(16)
             self.clusters[shape.name] = Cluster(shape, (self._leases.take(), self._leases.take()), token, directory)
         clusters = list(self.clusters.values())
+        self._open_proxies([cluster for cluster in clusters if cluster.shape.proxied])
         for router in self.routers:
             self._spawn_router(router)
         for cluster in clusters:
@@ -170,6 +177,18 @@ class Fleet:
             self._await_agent(cluster, within_s)
         for router in self.routers:
             self._await_router(router, within_s)
+
+    def _open_proxies(self, clusters: Sequence[Cluster]) -> None:
+        if clusters:
+            self.proxies = ProxyHost()
+        for cluster in clusters:
+            assert self.proxies is not None
+            cluster.data_proxy = self.proxies.open(port_of(cluster.agent_url))
+            cluster.advertise_url = f"http://127.0.0.1:{cluster.data_proxy.port}"
+            for router in self.routers:
+                proxy = self.proxies.open(port_of(router.beats))
+                cluster.beat_proxies.append(proxy)
+                cluster.beats_via[router.beats] = f"127.0.0.1:{proxy.port}"
 
     def _spawn_router(self, router: Router) -> None:
         digests = {id_: hashlib.sha256(secret.encode()).hexdigest() for id_, secret in self.keys.items()}
@@ -210,6 +229,11 @@ class Fleet:
     def _models_of(self, router: Router) -> set[str]:
         status, body = get(f"{router.url}/v1/models", self.api_key)
         return {card["id"] for card in json.loads(body)["data"]} if status == 200 else set()
+
+
+def port_of(address: str) -> int:
+    """Port of `host:port` or of a URL without a path."""
+    return int(address.rpartition(":")[2])
 
 
 def live_clusters(admin_url: str) -> set[str]:

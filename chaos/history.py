@@ -48,6 +48,7 @@ class Record(msgspec.Struct, kw_only=True):
     pod: str = ""
     attempts: int = 0
     reason: str = ""
+    retry_after: str = ""
     request_id: str = ""
 
     @property
@@ -92,6 +93,7 @@ class Recorder:
         record.pod = found.get("x-gir-pod", "")
         record.reason = found.get("x-gir-reason", "")
         record.request_id = found.get("x-request-id", "")
+        record.retry_after = found.get("retry-after", "")
         attempts = found.get("x-gir-attempts", "")
         record.attempts = int(attempts) if attempts.isdigit() else 0
 

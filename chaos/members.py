@@ -7,9 +7,8 @@ from typing import Any
 import msgspec
 
 from chaos.children import Child
+from chaos.faults.tcp import TcpProxy
 from chaos.topology import ClusterShape, Topology
-
-PROXIED_PORTS = ("data", "beats")
 
 
 class Router:
@@ -62,6 +61,8 @@ class Cluster:
         """What routers dial: the agent, or a proxy before it."""
         self.beats_via: dict[str, str] = {}
         """Beat address of a router to the address of a proxy before it."""
+        self.data_proxy: TcpProxy | None = None
+        self.beat_proxies: list[TcpProxy] = []
         self.pods: list[dict[str, str]] = []
         """`name`, `url` and `model` of each engine, once they serve."""
         self.agent: Child | None = None

@@ -77,19 +77,18 @@ def broken_streams_say_so(bound_s: float, *, at_least: int = 1) -> Promise:
 
 
 def last_placement_within(bound_s: float) -> Promise:
-    """After the fault the victim gets no new work beyond `bound_s`, by the routers' own counters."""
+    """After the fault the victims get no new work beyond `bound_s`, by the routers' own counters."""
 
     def judge(evidence: Evidence) -> Verdict:
         bound = bound_s * evidence.facts.scale + TOLERANCE_S
-        labels = {"cluster": evidence.facts.victim}
         fault_s, heal_s = evidence.at("fault"), evidence.at("heal")
-        last = evidence.last_increase_s("gir_placements_total", labels, after_s=fault_s, until_s=heal_s)
-        before = evidence.last_increase_s("gir_placements_total", labels, after_s=0.0, until_s=fault_s)
+        last = evidence.last_placement_s(after_s=fault_s, until_s=heal_s)
+        before = evidence.last_placement_s(after_s=0.0, until_s=fault_s)
         shown = "none after the fault" if last is None else f"{last - fault_s:.2f} s after the fault"
         if before is None:
-            shown = "the victim had no work before the fault either"
+            shown = "the victims had no work before the fault either"
         kept = before is not None and (last is None or last - fault_s <= bound)
-        return Verdict("last placement on the victim", f"<= {bound:.2f} s", shown, kept)
+        return Verdict("last placement on the victims", f"<= {bound:.2f} s", shown, kept)
 
     return judge
 
@@ -163,6 +162,87 @@ def control_unmoved(evidence: Evidence) -> Verdict:
     return Verdict("control group's p99", f"<= {limit:.2f} s, 0 failed", shown, is_ <= limit and not failed)
 
 
+def victims_share_at_most(share_max: float, *, after_s: float, within_s: float, since: str = "fault") -> Promise:
+    """Of the requests sent from `after_s` to `within_s` past a mark, the victims answer at most `share_max`."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        scale, mark_s = evidence.facts.scale, evidence.at(since)
+        start_s, end_s = mark_s + after_s * scale, mark_s + within_s * scale
+        answered = [r for r in evidence.experiment if start_s <= r.sent_s <= end_s and r.cluster]
+        share = sum(r.cluster in evidence.facts.victims for r in answered) / max(1, len(answered))
+        name = f"victims' share from {after_s:g} s to {within_s:g} s after the {since} mark"
+        kept = len(answered) >= SAMPLES_MIN and share <= share_max
+        return Verdict(name, f"<= {share_max:.0%}", f"{share:.0%} of {len(answered)}", kept)
+
+    return judge
+
+
+def never_called(*statuses: str, whom: str = "victims") -> Promise:
+    """Between fault and heal no cluster (of the victims, or of all) is given one of these statuses."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        seen: set[str] = set()
+        for scrape in evidence.scrapes:
+            if evidence.at("fault") < scrape.at_s <= evidence.at("end"):
+                for status in statuses:
+                    names = evidence.facts.victims if whom == "victims" else ("",)
+                    for name in names:
+                        labels = {"status": status} | ({"cluster": name} if name else {})
+                        if evidence.total(scrape, "gir_cluster_status", labels):
+                            seen.add(status)
+        shown = ", ".join(sorted(seen)) or "never"
+        return Verdict(f"clusters called {' or '.join(statuses)}", "never", shown, not seen)
+
+    return judge
+
+
+def refusals_are_quick_and_honest(bound_s: float) -> Promise:
+    """While nobody can serve, clients get 503 with Retry-After, p99 within `bound_s` (not scaled)."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        start_s = evidence.at("fault") + TOLERANCE_S
+        refused = [r for r in evidence.experiment if start_s <= r.sent_s <= evidence.at("heal") and not r.ok]
+        rude = [r for r in refused if r.status not in (429, 503) or not r.retry_after.isdigit() or r.retry_after == "0"]
+        p99 = percentile([r.end_s - r.sent_s for r in refused], 0.99) or 0.0
+        shown = f"{len(refused)} refused, {len(rude)} without 503 and Retry-After, p99 {p99 * 1e3:.0f} ms"
+        kept = len(refused) >= SAMPLES_MIN and not rude and p99 <= bound_s
+        return Verdict("refusals", f"503 with Retry-After, p99 <= {bound_s * 1e3:.0f} ms", shown, kept)
+
+    return judge
+
+
+def serving_again_within(bound_s: float, *, since: str = "heal") -> Promise:
+    """After the fault is mended, a request gets its first token within `bound_s`, and none fails from then on."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        bound = bound_s * evidence.facts.scale + TOLERANCE_S
+        healed_s = evidence.at(since)
+        after = [r for r in evidence.experiment if r.sent_s >= healed_s]
+        first = min((r.first_token_s - healed_s for r in after if r.first_token_s is not None), default=None)
+        failed = sum(not r.ok for r in after if r.sent_s >= healed_s + bound)
+        shown = "never" if first is None else f"first token {first:.2f} s after, {failed} failures later"
+        return Verdict("serving again", f"<= {bound:.2f} s", shown, first is not None and first <= bound and not failed)
+
+    return judge
+
+
+def as_fast_as_before_within(bound_s: float, *, since: str = "heal") -> Promise:
+    """`bound_s` after the fault is mended (not scaled), requests take as long as before it: p95 within a half."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        from_s = evidence.at(since) + bound_s
+        before = percentile(_totals([r for r in evidence.experiment if r.end_s <= evidence.at("fault")]), 0.95)
+        after = percentile(_totals([r for r in evidence.experiment if r.sent_s >= from_s]), 0.95)
+        if before is None or after is None:
+            return Verdict("as fast as before", "p95 within a half", "no requests to compare", False)
+        limit = max(1.5 * before, before + TOLERANCE_S)
+        return Verdict(
+            f"p95 from {bound_s:g} s after the {since} mark", f"<= {limit:.2f} s", f"{after:.2f} s", after <= limit
+        )
+
+    return judge
+
+
 ALWAYS: tuple[Promise, ...] = (
     steady_state,
     no_lies,
@@ -171,7 +251,9 @@ ALWAYS: tuple[Promise, ...] = (
     nothing_leaks,
     control_unmoved,
 )
-"""Promises of every drill."""
+"""Promises of every drill whose fault leaves the control group alone."""
+EVERYBODY_HURT: tuple[Promise, ...] = (steady_state, no_lies, every_request_has_one_end, nothing_leaks)
+"""Promises of a drill that is meant to reach everybody."""
 
 
 def judge_all(promises: Sequence[Promise], evidence: Evidence) -> list[Verdict]:

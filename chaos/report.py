@@ -39,7 +39,7 @@ def markdown(title: str, hypothesis: str, evidence: Evidence, verdicts: Sequence
     lines = [
         f"# {facts.drill}: {title}",
         "",
-        f"**{'Kept' if kept else 'NOT KEPT'}**; victim `{facts.victim}`; scale {facts.scale:g}, for every duration.",
+        f"**{'Kept' if kept else 'NOT KEPT'}**; victims {', '.join(facts.victims)}; scale {facts.scale:g} (durations).",
         "",
         f"Hypothesis: {hypothesis}",
         "",

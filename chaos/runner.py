@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from chaos.drill import CONTROL_MODEL, EXPERIMENT_MODEL, Drill, Stage, topology
+from chaos.drill import Drill, topology
 from chaos.evidence import Evidence, Facts, Scrape, samples
 from chaos.faults.undo import Undo
 from chaos.fleet import Fleet, get, live_clusters
 from chaos.history import Record
 from chaos.load import Load, LoadPlan
 from chaos.report import Journal
+from chaos.stage import CONTROL_MODEL, EXPERIMENT_MODEL, Stage
 from gir.clock import Clock
 
 SCRAPE_S = 0.1
@@ -42,7 +43,7 @@ class Run:
         self._clock = clock
         self._journal = journal
         self._lever = lever
-        self._facts = Facts(drill=drill.id, scale=scale, victim=drill.victim)
+        self._facts = Facts(drill=drill.id, scale=scale, victims=drill.victims)
         self._undo = Undo()
         self._scrapes: list[Scrape] = []
         self._control_ends: deque[bool] = deque(maxlen=FAILING_WINDOW)
@@ -52,7 +53,7 @@ class Run:
         if self._lever.exists():
             raise BrokenOffError(f"the safety lever {self._lever} is engaged: remove it to run drills")
         self._journal.note("fleet starting")
-        with Fleet.start(topology(self._facts.scale)) as fleet:
+        with Fleet.start(topology(self._drill, self._facts.scale)) as fleet:
             self._journal.note("fleet serving", routers=len(fleet.routers), clusters=len(fleet.clusters))
             with asyncio.Runner() as runner:
                 return runner.run(self._drive(fleet))
@@ -83,7 +84,7 @@ class Run:
         drill = self._drill
         stage.mark("start")
         await self._phase(drill.before_s)
-        self._journal.note("fault", victim=drill.victim)
+        self._journal.note("fault", victims=drill.victims)
         stage.mark("fault")
         await drill.fault(stage)
         await self._phase(drill.during_s)
@@ -115,7 +116,8 @@ class Run:
     def _check(self) -> None:
         if self._lever.exists():
             raise BrokenOffError(f"the safety lever {self._lever} was engaged")
-        if len(self._control_ends) == FAILING_WINDOW and sum(self._control_ends) < FAILING_SHARE_MAX * FAILING_WINDOW:
+        watched = len(self._control_ends) == FAILING_WINDOW and not self._drill.control_may_fail
+        if watched and sum(self._control_ends) < FAILING_SHARE_MAX * FAILING_WINDOW:
             raise BrokenOffError("most requests of the control group fail: the fault reaches beyond its victim")
 
     def _load(self, fleet: Fleet, model: str, key: str, rps: float, *, seed: int) -> Load:

@@ -1,6 +1,6 @@
 """Clusters that crash, leave politely, or freeze."""
 
-from chaos.drill import Drill, Stage
+from chaos.drill import Drill
 from chaos.promises import (
     ALWAYS,
     broken_streams_say_so,
@@ -10,6 +10,7 @@ from chaos.promises import (
     no_error_before_token,
     waiters_moved_within,
 )
+from chaos.stage import Stage
 
 
 async def _kill_agent(stage: Stage) -> None:
@@ -21,15 +22,15 @@ async def _terminate_agent(stage: Stage) -> None:
 
 
 async def _start_again(stage: Stage) -> None:
-    stage.fleet.start_cluster(stage.facts.victim)
+    stage.start_victims()
 
 
 async def _freeze(stage: Stage) -> None:
-    stage.signals.stop(stage.victim.pids)
+    stage.signals.stop(stage.victim_pids)
 
 
 async def _thaw(stage: Stage) -> None:
-    stage.signals.resume(stage.victim.pids)
+    stage.signals.resume(stage.victim_pids)
 
 
 DRILLS = (

@@ -4,7 +4,7 @@ Every experiment pod is at fault: were it one cluster, placement would soon send
 nothing to judge.
 """
 
-from chaos.drill import Drill, Stage
+from chaos.drill import Drill
 from chaos.engine.faults import Fault
 from chaos.promises import (
     ALWAYS,
@@ -13,6 +13,7 @@ from chaos.promises import (
     no_error_before_token,
     tokens_settled_exactly,
 )
+from chaos.stage import Stage
 
 CUT_SHARE = 0.2
 CHUNKS_MAX = 20

@@ -1,0 +1,112 @@
+"""Clusters that are slow, full, or gone all together."""
+
+from chaos.drill import Drill
+from chaos.engine.faults import Fault
+from chaos.fleet import get
+from chaos.promises import (
+    ALWAYS,
+    EVERYBODY_HURT,
+    as_fast_as_before_within,
+    attempts_bounded,
+    failover_is_counted,
+    never_called,
+    no_error_at_all,
+    no_error_before_token,
+    refusals_are_quick_and_honest,
+    serving_again_within,
+    victims_share_at_most,
+)
+from chaos.stage import Stage
+
+
+async def _slow(stage: Stage) -> None:
+    await stage.order(Fault(kind="slow", name="slow", ttft=10.0, itl=10.0), stage.victim_pods)
+
+
+async def _full(stage: Stage) -> None:
+    await stage.order(Fault(kind="status", name="full", status=429, retry_after_s=1), stage.victim_pods)
+
+
+async def _all_full(stage: Stage) -> None:
+    await stage.order(Fault(kind="status", name="full", status=503, retry_after_s=1), stage.experiment_pods)
+
+
+async def _relieve(stage: Stage) -> None:
+    await stage.relieve(stage.experiment_pods)
+
+
+async def _kill(stage: Stage) -> None:
+    stage.signals.kill(stage.victim_pids)
+
+
+async def _start_again(stage: Stage) -> None:
+    stage.start_victims()
+    while not any(get(f"{cluster.agent_url}/healthz")[0] == 200 for cluster in stage.victims):
+        await stage.clock.sleep_s(0.05)
+    stage.mark("back")
+
+
+EVERY_CLUSTER = ("eu-1", "eu-2", "us-1", "control")
+
+DRILLS = (
+    Drill(
+        id="F08",
+        title="a cluster becomes ten times slower",
+        hypothesis="First tokens and gaps of one cluster take ten times as long: within 10 s four fifths of new "
+        "traffic go elsewhere, nobody sees an error, and nobody calls the cluster dead, for slow is not dead.",
+        fault=_slow,
+        heal=_relieve,
+        promises=(
+            *ALWAYS,
+            no_error_at_all,
+            victims_share_at_most(0.2, after_s=10.0, within_s=30.0),
+            never_called("suspect", "dead"),
+        ),
+    ),
+    Drill(
+        id="F12",
+        title="a cluster is full",
+        hypothesis="Every pod of a cluster answers 429 with Retry-After: other clusters take its work, nobody sees an "
+        "error, and the cluster is not blamed.",
+        fault=_full,
+        heal=_relieve,
+        promises=(*ALWAYS, no_error_at_all, never_called("suspect", "dead")),
+    ),
+    Drill(
+        id="F29",
+        title="a Region is lost",
+        hypothesis="Every process of a Region is killed while the other has room: nobody sees an error before the "
+        "first token.",
+        fault=_kill,
+        heal=_start_again,
+        victims=("eu-1", "eu-2"),
+        promises=(*ALWAYS, no_error_before_token, failover_is_counted),
+    ),
+    Drill(
+        id="F30",
+        title="every cluster is gone",
+        hypothesis="All clusters are killed: clients get 503 with Retry-After within 50 ms, nothing is tried in vain, "
+        "and traffic flows again within 5 s of their return.",
+        fault=_kill,
+        heal=_start_again,
+        victims=EVERY_CLUSTER,
+        control_may_fail=True,
+        promises=(
+            *EVERYBODY_HURT,
+            attempts_bounded,
+            refusals_are_quick_and_honest(0.05),
+            serving_again_within(5.0, since="back"),
+        ),
+    ),
+    Drill(
+        id="F41",
+        title="every cluster answers 503",
+        hypothesis="A fleet that says it is full is not asked again and again: at most 1.1 attempts for each request, "
+        "refusals within 100 ms, and normal service within 5 s of its recovery.",
+        fault=_all_full,
+        heal=_relieve,
+        victims=("eu-1", "eu-2", "us-1"),
+        promises=(*ALWAYS, refusals_are_quick_and_honest(0.1), as_fast_as_before_within(5.0)),
+        after_s=60.0,
+    ),
+)
