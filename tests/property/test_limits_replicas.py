@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
+from gir.admit.limits import Limiter
 from gir.model.policy import LimitRule
 from tests.support.limiting import Replicas
 
-pytestmark = [pytest.mark.looptime, pytest.mark.slow]
+pytestmark = [pytest.mark.looptime(noop_cycles=2), pytest.mark.slow]
 SKEWED = (0.70, 0.20, 0.08, 0.02)
 
 
@@ -86,3 +87,54 @@ async def test_a_smaller_burst_spreads_the_limit() -> None:
     await replicas.close()
     admitted = replicas.log.between(0.0, 20.0)
     assert 150 <= admitted <= 60 + 10 * 20 * 1.05
+
+
+@pytest.mark.parametrize("limit", [3, 40, 100])
+async def test_places_are_never_more_than_the_limit_and_hardly_fewer(limit: int) -> None:
+    replicas = Replicas([LimitRule(name="team", concurrency_max=limit)], 4)
+    await replicas.start()
+    running = worst = 0
+    used_s = 0.0
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + 10.0
+
+    async def client(limiter: Limiter) -> None:
+        nonlocal running, worst, used_s
+        while loop.time() < ends_s:
+            reservation = await replicas.ask(limiter)
+            if reservation is None:
+                await asyncio.sleep(0.05 * replicas.clock.random.random())
+                continue
+            running += 1
+            worst = max(worst, running)
+            lasts_s = 0.5 + replicas.clock.random.random()
+            used_s += lasts_s
+            await asyncio.sleep(lasts_s)
+            running -= 1
+            limiter.settle(reservation, None, started=True, now_s=replicas.clock.monotonic_s())
+
+    crowd = [0.7, 0.2, 0.08, 0.02]
+    clients = [
+        client(limiter)
+        for limiter, share in zip(replicas.limiters, crowd, strict=True)
+        for _ in range(max(1, int(2 * limit * share)))
+    ]
+    await asyncio.gather(*clients)
+    await replicas.close()
+    assert worst <= limit
+    assert used_s >= 0.9 * limit * 10.0
+
+
+async def test_places_of_a_replica_that_died_come_back() -> None:
+    replicas = Replicas([LimitRule(name="team", concurrency_max=5)], 2)
+    await replicas.start()
+    for _ in range(5):
+        assert await replicas.ask(replicas.limiters[0]) is not None
+    await replicas.tasks.close()
+    survivor = replicas.limiters[1]
+    survivor.start(replicas.tasks)
+    await asyncio.sleep(1.0)
+    assert await replicas.ask(survivor) is None
+    await asyncio.sleep(12.0)
+    assert await replicas.ask(survivor) is not None
+    await replicas.close()

@@ -16,7 +16,7 @@ from gir.tasks import TaskSet
 from tests.support.issuing import RSA_KEYS, FakeFetcher, document, settings, token
 from tests.support.limiting import LoopClock
 
-pytestmark = pytest.mark.looptime
+pytestmark = pytest.mark.looptime(noop_cycles=2)
 
 
 class Observer:

@@ -9,7 +9,7 @@ from gir.model.request import Criticality, Usage
 from gir.stores.memory import MemoryStore
 from tests.support.limiting import Replicas, request
 
-pytestmark = [pytest.mark.looptime, pytest.mark.slow]
+pytestmark = [pytest.mark.looptime(noop_cycles=2), pytest.mark.slow]
 LIMIT = 300
 SKEWED = (10.0, 3.0, 1.5, 0.5)
 
