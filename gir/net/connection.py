@@ -16,7 +16,7 @@ from gir.net.exchange import Exchange
 from gir.net.host import Host
 from gir.net.message import RequestHead
 from gir.net.render import CLOSE, response_head
-from gir.net.request import CHUNKED, bad_framing, parse_request
+from gir.net.request import CHUNKED, HeadReader, bad_framing
 from gir.net.wheel import HORIZON_S
 
 _UNSTAMPED = -1.0
@@ -47,6 +47,7 @@ class ServerConnection(asyncio.Protocol):
         "_drained_at_s",
         "_due_s",
         "_exchange",
+        "_heads",
         "_held",
         "_host",
         "_idle",
@@ -71,6 +72,7 @@ class ServerConnection(asyncio.Protocol):
         self._state = HEAD
         self._idle = False
         """Between requests: not a byte of the next one is here."""
+        self._heads = HeadReader()
         self._held = b""
         """Part of a head, or bytes sent ahead."""
         self._overrun = False
@@ -153,7 +155,7 @@ class ServerConnection(asyncio.Protocol):
             self._hold_head(data)
         else:
             try:
-                head = parse_request(data[: end + 4], limits, self.peer, self.peer_names)
+                head = self._heads.read(data[: end + 4], limits, self.peer, self.peer_names)
             except RequestError as error:
                 self._refuse(error)
                 return

@@ -90,8 +90,9 @@ class UpstreamLink(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Close at once, whatever is in progress."""
+        """Close at once, whatever is in progress; the pool has room again before the transport reports its end."""
         self.usable = False
+        self._pool.lost(self)
         if self._transport is not None:
             self._transport.abort()
 

@@ -39,6 +39,7 @@ class RequestHead(_Head):
         "expects_continue",
         "http10",
         "keep_alive",
+        "memo",
         "method",
         "path",
         "peer",
@@ -69,6 +70,8 @@ class RequestHead(_Head):
         self.body_length = 0
         """Bytes, or `gir.net.request.CHUNKED`."""
         self.keep_alive = True
+        self.memo: object = None
+        """Free for the handler: what it has worked out from this head, while the client repeats it."""
         self.http10 = False
         """HTTP/1.0 connections serve one request: their clients learn the end of the answer from the close."""
         self.expects_continue = False

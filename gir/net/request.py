@@ -21,6 +21,7 @@ CHUNKED = -1
 
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding"})
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (0|[1-9][0-9]{0,11})(?=\r\n)")
 _UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")
 _SCHEME = re.compile(rb"https?://([^/?#@]+)", re.IGNORECASE)
@@ -38,6 +39,37 @@ class _Sink:
 def bad_framing(why: str) -> RequestError:
     """The 400 after which the connection closes: nobody can tell where the next request begins."""
     return RequestError(ErrorKind.BAD_FRAMING, f"malformed HTTP request: {why}")
+
+
+class HeadReader:
+    """Reads the heads of one connection.
+
+    Clients repeat their head from request to request but for the length of the body, so a head that is the last one
+    again, its Content-Length aside, is the same `RequestHead` again, with whatever `memo` a handler left on it.
+    """
+
+    __slots__ = ("_head", "_rest")
+
+    def __init__(self) -> None:
+        self._head: RequestHead | None = None
+        self._rest = b""
+        """The last head without its Content-Length line. It held one such line, so what equals it holds no other."""
+
+    def read(self, raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> RequestHead:
+        """As `parse_request`. A remembered head's `headers` leave Content-Length out: `body_length` has it."""
+        line = _LENGTH_LINE.search(raw)
+        if line is None:
+            return parse_request(raw, limits, peer, peer_names)
+        rest = raw[: line.start()] + raw[line.end() :]
+        head = self._head
+        if head is not None and rest == self._rest:
+            head.body_length = int(line[1])
+            return head
+        head = parse_request(raw, limits, peer, peer_names)
+        if not (head.expects_continue or head.body_encoded):
+            head.drop({b"content-length"})
+            self._head, self._rest = head, rest
+        return head
 
 
 def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> RequestHead:

@@ -75,7 +75,11 @@ class Client:
         if receive_bytes is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", port))
+        except OSError:
+            sock.close()
+            raise
         return cls(*await asyncio.open_connection(sock=sock, limit=2**22, **options))
 
     def send(self, data: bytes) -> None:
