@@ -11,6 +11,7 @@ flap only when work was lost; failing again during PROVING or HOLDING just start
 """
 
 import enum
+from typing import TYPE_CHECKING
 
 from gir.health.breaker import Breaker, Gate
 from gir.health.detector import BeatDetector, Beats
@@ -20,9 +21,12 @@ from gir.health.probe import Probes, ProbeState
 from gir.health.ramp import holddown_s
 from gir.health.view import names_of
 from gir.model.beat import AgentHello, Condition
-from gir.model.cluster import ClusterState, Intent, PoolState
+from gir.model.cluster import Intent, PoolState
 from gir.model.ids import ModelId, TierName
 from gir.model.policy import ClusterPolicy, HealthPolicy
+
+if TYPE_CHECKING:
+    from gir.health.shown import Look
 
 
 class Standing(enum.Enum):
@@ -49,6 +53,7 @@ class ClusterRecord:
     __slots__ = (
         "_before_silence",
         "_breaker_alone",
+        "_told",
         "beat_s",
         "beats",
         "breaker",
@@ -60,6 +65,7 @@ class ClusterRecord:
         "hold_until_s",
         "intent",
         "last_resort",
+        "look",
         "lost_s",
         "names",
         "offered",
@@ -68,8 +74,6 @@ class ClusterRecord:
         "pools",
         "pressure",
         "probes",
-        "published",
-        "published_key",
         "quiet_until_s",
         "rtt_s",
         "silent_since_s",
@@ -108,6 +112,7 @@ class ClusterRecord:
         self.tier = hello.tier
         self.condition = Condition.SERVING
         self.pools: dict[ModelId, PoolState] = {}
+        self._told: tuple[PoolState, ...] = ()
         self.offered: frozenset[ModelId] = frozenset()
         """Every model and adapter its pools name."""
         self.names: frozenset[ModelId] = frozenset()
@@ -115,8 +120,8 @@ class ClusterRecord:
         self.warnings: tuple[str, ...] = ()
         self.beat_s: float | None = None
         self.rtt_s: float | None = None
-        self.published: ClusterState | None = None
-        self.published_key: tuple[object, ...] = ()
+        self.look: Look | None = None
+        """As it was last published."""
         self.quiet_until_s = float("-inf")
         """Until then only an event can change it."""
         self._breaker_alone = False
@@ -136,6 +141,9 @@ class ClusterRecord:
 
     def take_pools(self, pools: tuple[PoolState, ...]) -> bool:
         """Take over what a beat says of the pools; True if other models can be served than before."""
+        if pools is self._told:
+            return False
+        self._told = pools
         self.pools = {pool.model: pool for pool in pools}
         self.offered = frozenset(names_of(pools))
         before = self.names

@@ -18,16 +18,18 @@ from gir.health.events import Cause, EventKind, HealthEvent, status_event
 from gir.health.probe import Probes
 from gir.health.quorum import CALM, Judgement, Member, choose_last_resorts, judge
 from gir.health.record import ClusterRecord, Standing
-from gir.health.shown import key_of, redispatch, state_of
+from gir.health.shown import Look, look_of, redispatch, state_of
 from gir.health.view import ViewBuilder
 from gir.model.beat import AgentHello, BeatReport, Condition
-from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent
+from gir.model.cluster import ClusterStatus, ClusterView, Intent
 from gir.model.ids import ClusterId, TierName
 from gir.model.outcome import Attempt, AttemptResult
 from gir.model.policy import HealthPolicy, PolicySnapshot
 
 EVENTS_MAX = 1_000
 """Events kept until somebody takes them; the oldest go first."""
+AGENTS_RETURN_S = 12.0
+"""Agents that gave up on a paused router have tried again by then: their longest pause plus one unanswered Hello."""
 
 
 class Registry:
@@ -295,13 +297,16 @@ class Registry:
         if late_s <= self._policy.loop_gap_s:
             return
         self._seen_s = self._resumed_s = now_s
-        # Agents give up on a router that has not acknowledged for about two beats, and come back spread over time.
-        if late_s >= 2.0 * self._policy.beat_interval_s:
-            self._pardon_until_s = now_s + self._policy.dead_after_s
+        self._pardon(now_s)
         for record in self._records.values():
             record.grant(late_s, now_s)
         self._upheaval = True
         self._emit(now_s, EventKind.GAP, None, "", f"{late_s:.1f}s", cause=Cause.OBSERVER)
+
+    def _pardon(self, now_s: float) -> None:
+        """Missing beats mean nothing for a while: agents give up on a router that does not acknowledge in time, and
+        come back spread over some seconds. Probes go on."""
+        self._pardon_until_s = now_s + max(self._policy.dead_after_s, AGENTS_RETURN_S)
 
     def _judge(self, now_s: float) -> None:
         """Decide whether the fleet or this router is sick, and act on a change of mind."""
@@ -320,6 +325,8 @@ class Registry:
             elif record.excused and not self.fail_open:
                 record.accuse(now_s)
         if before.fail_open is not self.fail_open:
+            if before.fail_open:
+                self._pardon(now_s)
             words = ("closed", "open") if self.fail_open else ("open", "closed")
             self._emit(now_s, EventKind.FAIL_OPEN, None, *words, cause=Cause.OBSERVER)
 
@@ -339,33 +346,35 @@ class Registry:
         changed = []
         for record in records:
             record.rest()
-            key = key_of(record, now_s, fail_open=fail_open)
-            if key != record.published_key:
-                record.published_key = key
-                changed.append((self._state(record, now_s), record.offered))
+            look = look_of(record, now_s, fail_open=fail_open)
+            if look != record.look:
+                before = record.look
+                record.look = look
+                reason = report.reason(record, now_s)
+                changed.append((state_of(record, look, reason), record.offered))
+                if before is None or before.status is not look.status:
+                    self._tell(record, before, look, reason, now_s)
         if not changed and fail_open is self.view.fail_open:
             return self.view
         return self._views.publish(changed, fail_open=fail_open)
 
-    def _state(self, record: ClusterRecord, now_s: float) -> ClusterState:
-        before = record.published
-        state = state_of(record, now_s, reason=report.reason(record, now_s), fail_open=self.fail_open)
-        record.published = state
-        old = before.status if before else ClusterStatus.UNKNOWN
-        if old is not state.status and record.intent is not Intent.MAINTENANCE:
-            fell = state.status in (ClusterStatus.SUSPECT, ClusterStatus.DEAD)
-            self._events.append(
-                status_event(
-                    now_s,
-                    state.id,
-                    old,
-                    state.status,
-                    cause=record.cause if record.cause is not Cause.NONE else Cause.RECOVERY,
-                    reason=state.reason,
-                    redispatch=fell and redispatch(record),
-                )
+    def _tell(self, record: ClusterRecord, before: Look | None, after: Look, reason: str, now_s: float) -> None:
+        """A status has changed."""
+        was = before.status if before else ClusterStatus.UNKNOWN
+        if record.intent is Intent.MAINTENANCE or was is after.status:
+            return
+        fell = after.status in (ClusterStatus.SUSPECT, ClusterStatus.DEAD)
+        self._events.append(
+            status_event(
+                now_s,
+                record.hello.cluster,
+                was,
+                after.status,
+                cause=record.cause if record.cause is not Cause.NONE else Cause.RECOVERY,
+                reason=reason,
+                redispatch=fell and redispatch(record),
             )
-        return state
+        )
 
     def _known(self, cluster: ClusterId) -> ClusterRecord:
         if cluster not in self._records:

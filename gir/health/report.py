@@ -15,6 +15,8 @@ from gir.model.cluster import Intent
 
 def reason(record: ClusterRecord, now_s: float) -> str:
     """Why status and weight are what they are, in one line; '' when all is well."""
+    if record.standing is Standing.SERVING and record.pressure.calm and record.doors_open and not record.excused:
+        return "" if record.pinned == 1.0 else _doors(record)
     parts = [_doors(record), _standing(record, now_s)]
     if record.excused and record.silent:
         parts.append(f"fail open: {_objection(record, record.objection, now_s)}")

@@ -1,13 +1,16 @@
 """How a cluster's record looks from outside: status, weight and the published state. Reads records, changes nothing."""
 
+from typing import NamedTuple
+
 from gir.health.breaker import Gate
 from gir.health.detector import Beats
 from gir.health.events import Cause
 from gir.health.probe import Probes
 from gir.health.ramp import freshness, ramp_share
 from gir.health.record import WORKING, ClusterRecord, Standing
-from gir.model.beat import Condition
-from gir.model.cluster import ClusterState, ClusterStatus
+from gir.model.beat import AgentHello, Condition
+from gir.model.cluster import ClusterState, ClusterStatus, Intent
+from gir.model.ids import TierName
 from gir.model.outcome import AttemptResult
 
 
@@ -29,7 +32,7 @@ def weight(record: ClusterRecord, now_s: float, *, fail_open: bool) -> float:
     """Share of its normal traffic it may have, 0 to 1 in steps of 0.01. A SUSPECT with weight is second choice."""
     if not record.doors_open:
         return 0.0
-    share = record.pinned * record.pressure.factor(now_s)
+    share = record.pinned if record.pressure.calm else record.pinned * record.pressure.factor(now_s)
     if record.last_resort:
         pass  # old numbers or not, there is nobody to give the rest to
     elif record.standing in WORKING:
@@ -60,45 +63,64 @@ def redispatch(record: ClusterRecord) -> bool:
     return record.cause in (Cause.BEATS, Cause.PROBE) and record.condition is not Condition.DRAINING
 
 
-def key_of(record: ClusterRecord, now_s: float, *, fail_open: bool) -> tuple[object, ...]:
+class Look(NamedTuple):
     """Everything the published state is made of, cheap to compare."""
-    return (
-        record.standing,
-        record.cause,
+
+    status: ClusterStatus
+    weight: float
+    standing: Standing
+    cause: Cause
+    backoff_until_s: float
+    intent: Intent
+    last_resort: bool
+    on_probation: bool
+    epoch: int
+    seq: int
+    rtt_s: float | None
+    tier: TierName
+    hello: AgentHello
+
+
+def look_of(record: ClusterRecord, now_s: float, *, fail_open: bool) -> Look:
+    """How the cluster looks now."""
+    beats = record.beats
+    return Look(
         status(record, now_s),
         weight(record, now_s, fail_open=fail_open),
+        record.standing,
+        record.cause,
         backoff_until_s(record),
         record.intent,
         record.last_resort,
         record.on_probation,
-        record.beats.epoch,
-        record.beats.seq,
+        beats.epoch,
+        beats.seq,
         record.rtt_s,
         record.tier,
         record.hello,
     )
 
 
-def state_of(record: ClusterRecord, now_s: float, *, reason: str, fail_open: bool) -> ClusterState:
+def state_of(record: ClusterRecord, look: Look, reason: str) -> ClusterState:
     """The cluster as the view shows it."""
     hello = record.hello
     return ClusterState(
         id=hello.cluster,
         region=hello.region,
         zone=hello.zone,
-        tier=record.tier,
+        tier=look.tier,
         price_per_slot_hour=hello.price_per_slot_hour,
         url=hello.url,
-        status=status(record, now_s),
-        intent=record.intent,
-        weight=weight(record, now_s, fail_open=fail_open),
+        status=look.status,
+        intent=look.intent,
+        weight=look.weight,
         pools=record.pools,
-        rtt_s=record.rtt_s,
+        rtt_s=look.rtt_s,
         beat_at_s=record.beat_s,
-        epoch=record.beats.epoch,
-        seq=max(0, record.beats.seq),
-        backoff_until_s=backoff_until_s(record),
-        probation=record.on_probation,
+        epoch=look.epoch,
+        seq=max(0, look.seq),
+        backoff_until_s=look.backoff_until_s,
+        probation=look.on_probation,
         reason=reason,
         labels=hello.labels,
     )
