@@ -52,10 +52,12 @@ class Dispatch:
 
 
 class Ledger:
-    """Own work in one pool (a base model in a cluster)."""
+    """Own work in one pool (a base model in a cluster), set against the pool's last beat."""
 
-    __slots__ = ("_credits", "_unseen", "_unseen_count", "delta", "open", "pending_tokens", "prompt_tokens_mean",
-                 "unseen_tokens")  # fmt: skip
+    __slots__ = (
+        "_beat_at_s", "_clear_at_s", "_credits", "_unseen", "_unseen_count", "delta", "foreign_tokens", "open",
+        "pending_tokens", "prompt_tokens_mean", "started", "token_s", "unseen_tokens",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.delta = 0
@@ -66,10 +68,18 @@ class Ledger:
         """Prompt tokens of own dispatches that have not produced a first token."""
         self.unseen_tokens = 0.0
         """The part of `pending_tokens` no beat has seen."""
+        self.foreign_tokens = 0.0
+        """Prompt tokens the last beat had waiting beyond what this replica had sent: others' work."""
+        self.started = 0
+        """Own requests the last beat counted that have produced a first token since: they wait no more."""
         self.prompt_tokens_mean = _PROMPT_TOKENS_GUESS
+        self.token_s = 0.0
+        """Seconds the pool needs for a prompt token, as last reported."""
+        self._clear_at_s = 0.0
         self._unseen: deque[Dispatch] = deque()
         self._unseen_count = 0
         self._credits: deque[float] = deque()
+        self._beat_at_s = float("-inf")
 
     def add(self, dispatch: Dispatch) -> None:
         """Count a request that leaves now."""
@@ -79,6 +89,7 @@ class Ledger:
         self.delta += 1
         self.pending_tokens += dispatch.tokens
         self.unseen_tokens += dispatch.tokens
+        self._clear_at_s = max(self._clear_at_s, dispatch.at_s) + dispatch.tokens * self.token_s
         self.prompt_tokens_mean += 0.05 * (dispatch.prompt_tokens - self.prompt_tokens_mean)
 
     def first_token(self, dispatch: Dispatch) -> None:
@@ -87,7 +98,9 @@ class Ledger:
             return
         dispatch.first_seen = True
         self.pending_tokens -= dispatch.tokens
-        if not dispatch.seen:
+        if dispatch.seen:
+            self.started += 1
+        else:
             self.unseen_tokens -= dispatch.tokens
 
     def finish(self, dispatch: Dispatch, now_s: float) -> bool:
@@ -107,8 +120,25 @@ class Ledger:
             self.pending_tokens = self.unseen_tokens = 0.0
         return True
 
-    def reconcile(self, beat_at_s: float, rtt_s: float) -> None:
-        """Drop what a beat received at `beat_at_s` must have seen."""
+    def own_wait_s(self, now_s: float) -> float:
+        """Seconds until own prompts ahead are prefilled, at the pool's reported rate.
+
+        Prompts in progress are partly done, so the wait runs down between first tokens; to half at most, because
+        the reported rate may flatter.
+        """
+        whole_s = self.pending_tokens * self.token_s
+        left_s = self._clear_at_s - now_s
+        return whole_s if left_s >= whole_s else max(left_s, 0.5 * whole_s)
+
+    def reconcile(self, beat_at_s: float, rtt_s: float, waiting_tokens: float, token_s: float) -> None:
+        """Take a beat received at `beat_at_s` into account: drop what it must have seen, and find others' work in it.
+
+        `waiting_tokens` are the prompt tokens it reports as not yet prefilled, `token_s` the seconds for each.
+        """
+        self.token_s = token_s
+        if beat_at_s <= self._beat_at_s:
+            return
+        self._beat_at_s = beat_at_s
         unseen = self._unseen
         horizon_s = beat_at_s - rtt_s
         while unseen and (unseen[0].done or unseen[0].at_s < horizon_s):
@@ -126,6 +156,8 @@ class Ledger:
         while ended and ended[0] < beat_at_s:
             ended.popleft()
         self.delta = self._unseen_count - len(ended)
+        self.foreign_tokens = max(0.0, waiting_tokens - (self.pending_tokens - self.unseen_tokens))
+        self.started = 0
 
     def __repr__(self) -> str:
         return f"<Ledger {self.open} open, {self.delta:+d} unseen, {self.pending_tokens:.0f} tokens pending>"

@@ -12,7 +12,7 @@ import msgspec
 from gir.model.cluster import ClusterView
 from gir.model.decision import Placement
 from gir.model.ids import ClusterId, TierName
-from gir.model.policy import PolicySnapshot
+from gir.model.policy import PlacementPolicy, PolicySnapshot
 from gir.model.request import Criticality, InferenceRequest, Usage
 from gir.place.affinity import AffinityIndex, Trust
 from gir.place.choose import order
@@ -21,7 +21,7 @@ from gir.place.filters import Moment, moment_of
 from gir.place.home import Homes
 from gir.place.loads import Dispatch, Loads
 from gir.place.roster import Kind, PolicyIndex, Roster, Row, build
-from gir.place.score import Mark, mark
+from gir.place.score import Mark, credit_cached, mark
 from gir.place.sessions import SessionKey, Sessions
 from gir.place.shortlist import SCORED_MAX, shortlist
 from gir.place.tiers import TierLoad, TierMemory, TierShare
@@ -177,13 +177,13 @@ class Placer:
         session = self.sessions.get(_session(request)) if request.session_key else None
         if len(rows) > SCORED_MAX:
             rows = shortlist(roster, rows, cached.keys() | ({session} if session else set()))
-        tokens = request.prompt_tokens_estimate
-        bonus_s = rules.session_bonus_s
-        marks = [
-            mark(row, tokens, rules, cached.get(row.cluster, 0.0), bonus_s if row.cluster == session else 0.0)
-            for row in rows
-        ]
-        if session is None:
+        tokens, now_s = request.prompt_tokens_estimate, decision.moment.now_s
+        marks = [mark(row, tokens, rules, now_s) for row in rows]
+        if cached:
+            credit_cached(marks, cached, rules)
+        if session is not None:
+            _credit_session(marks, session, rules)
+        else:
             deepest = max(cached.values()) if cached else 0.0
             self._homes.credit(marks, request, roster, None if saturated else decision.drawn, deepest)
         if saturated or len(roster.tiers) == 1:
@@ -293,6 +293,14 @@ def _candidates(roster: Roster, moment: Moment) -> tuple[list[Row], str]:
     longest = [row for row in roster.open if row.context_max == widest]
     rows = [row for row in longest if msgspec.structs.replace(moment, tokens=0).admits(row)]
     return rows, "longest_context" if rows else ""
+
+
+def _credit_session(marks: list[Mark], session: ClusterId, rules: PlacementPolicy) -> None:
+    """Lower the score of the cluster the session was last sent to."""
+    for each in marks:
+        if each.row.cluster == session:
+            each.session_s = rules.weights.session * rules.session_bonus_s
+            each.score_s -= each.session_s
 
 
 def _tier_loads(rows: list[Row], roster: Roster, criticality: Criticality) -> tuple[TierLoad, ...]:

@@ -187,7 +187,7 @@ def build(kind: Kind, index: PolicyIndex, view: ClusterView, loads: Loads, befor
             ledger = loads.of(state.id, base)
             row = Row(state, pool, ledger, index.tier_of(state), kind.model, roster.rules)
             if state.beat_at_s is not None:
-                ledger.reconcile(state.beat_at_s, row.rtt_s)
+                ledger.reconcile(state.beat_at_s, row.rtt_s, row.waiting_tokens, row.token_total_s)
         roster.members[state.id] = row
         (roster.suspects if row.suspect and not view.fail_open else roster.open).append(row)
         roster.context_min = min(roster.context_min, row.context_max)

@@ -40,4 +40,4 @@ def _draw_up(rows: list[Row], tiers: int) -> list[Row]:
 def _promise(row: Row) -> float:
     room = row.slots_free - row.ledger.delta
     waiting = row.waiting if room >= 1 else row.waiting + 1 - room
-    return row.static_s + waiting * row.service_s + row.ledger.unseen_tokens * row.token_total_s
+    return row.static_s + waiting * row.service_s + row.ledger.pending_tokens * row.token_total_s

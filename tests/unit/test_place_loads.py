@@ -19,9 +19,9 @@ def send(ledger: Ledger, at_s: float, *, tokens: int = 100, stream: bool = True)
 def test_a_dispatch_counts_until_a_beat_must_have_seen_it():
     ledger = Ledger()
     send(ledger, 10.0)
-    ledger.reconcile(beat_at_s=10.05, rtt_s=0.1)
+    ledger.reconcile(10.05, 0.1, 0.0, 0.0)
     assert ledger.delta == 1, "the beat left the cluster before the request arrived there"
-    ledger.reconcile(beat_at_s=10.2, rtt_s=0.1)
+    ledger.reconcile(10.2, 0.1, 0.0, 0.0)
     assert ledger.delta == 0
 
 
@@ -34,10 +34,10 @@ def test_a_request_that_ends_before_any_beat_leaves_no_trace():
 def test_a_request_that_ends_after_its_beat_is_credited_until_the_next():
     ledger = Ledger()
     dispatch = send(ledger, 10.0)
-    ledger.reconcile(beat_at_s=12.0, rtt_s=0.1)
+    ledger.reconcile(12.0, 0.1, 0.0, 0.0)
     ledger.finish(dispatch, 12.5)
     assert ledger.delta == -1
-    ledger.reconcile(beat_at_s=14.0, rtt_s=0.1)
+    ledger.reconcile(14.0, 0.1, 0.0, 0.0)
     assert ledger.delta == 0
 
 
@@ -62,7 +62,7 @@ def test_prefill_work_of_a_whole_answer_is_left_to_the_beat_that_sees_it():
     ledger = Ledger()
     send(ledger, 10.0, tokens=4_000, stream=False)
     send(ledger, 10.0, tokens=4_000, stream=True)
-    ledger.reconcile(beat_at_s=12.0, rtt_s=0.1)
+    ledger.reconcile(12.0, 0.1, 0.0, 0.0)
     assert ledger.pending_tokens == 4_000.0
     assert ledger.unseen_tokens == 0.0
 
@@ -72,7 +72,7 @@ def test_an_out_of_order_end_does_not_hide_older_dispatches():
     old, young = send(ledger, 10.0), send(ledger, 10.5)
     ledger.finish(young, 10.6)
     assert ledger.delta == 1
-    ledger.reconcile(beat_at_s=10.3, rtt_s=0.1)
+    ledger.reconcile(10.3, 0.1, 0.0, 0.0)
     assert ledger.delta == 0
     ledger.finish(old, 11.0)
     assert (ledger.delta, ledger.open) == (-1, 0)

@@ -67,7 +67,7 @@ class PlacementPolicy(Section, frozen=True, kw_only=True):
     affinity_blocks_max: Annotated[int, msgspec.Meta(ge=0, le=10_000_000)] = 200_000
     """Prompt blocks the affinity index remembers on each replica; the least recently used go first. 0 turns it off."""
     affinity_max_s: Annotated[float, msgspec.Meta(gt=0.0, le=60.0)] = 5.0
-    """Cap of the bonus that a cached prefix can earn, in seconds of TTFT."""
+    """Most that the prefill saved by a cached prefix counts for, in seconds of TTFT."""
     session_bonus_s: Annotated[float, msgspec.Meta(ge=0.0, le=60.0)] = 0.25
     """Bonus for the cluster a session is already on, in seconds of TTFT."""
     error_penalty_s: Annotated[float, msgspec.Meta(ge=0.0, le=60.0)] = 2.0
