@@ -20,7 +20,7 @@ FRESH_S = 5.0
 """Counters in use are heard of at least this often."""
 HOLD_S = 1.0
 """Unspent units go back to the store after this long without demand."""
-DENIED_S_MIN, DENIED_S_MAX = 0.02, 1.0
+DENIED_S_MIN, DENIED_S_MAX = 0.03, 1.0
 """After a refusal the store is not asked again sooner than this, nor believed longer than that."""
 
 
@@ -128,16 +128,18 @@ class RateLease:
         if self.owed:
             owed = tuple(sorted(self.owed.items()))
             self.owed.clear()
+        lacking = max(0, need - self.in_hand)
         if self.local:
             self._used_s = now_s
-            return Take(self.key, self.rate, need, need, owed)
+            return Take(self.key, self.rate, lacking, lacking, owed)
         elapsed_s = now_s - self._since_s
         if elapsed_s > 0.0:
             share = min(1.0, elapsed_s / AHEAD_S)
             self._demand_per_s += share * ((self._spent + self.waiting) / max(elapsed_s, 0.01) - self._demand_per_s)
             self._since_s, self._spent = now_s, 0
         ahead = min(int(self._demand_per_s * AHEAD_S), self.ahead_max - self.in_hand)
-        return Take(self.key, self.rate, need, max(need, self.waiting) + max(0, ahead), owed)
+        want = max(lacking, self.waiting - self.in_hand) + max(0, ahead)
+        return Take(self.key, self.rate, lacking, want, owed)
 
     @property
     def ahead_max(self) -> int:
@@ -148,6 +150,10 @@ class RateLease:
 
     def drew(self, take: Take, taken: Taken, now_s: float) -> None:
         """Take in the store's answer."""
+        if taken.units == 0 and take.want > 0:
+            self.retry_at_s = now_s + taken.retry_after_s
+            self._denied_until_s = now_s + min(max(taken.retry_after_s, DENIED_S_MIN), DENIED_S_MAX)
+            self._denied_need = self.in_hand + max(take.need, 1)
         self.in_hand += taken.units
         self.remaining = taken.remaining
         self.reset_at_s = now_s + taken.reset_s
@@ -156,11 +162,7 @@ class RateLease:
             self._heard_s = now_s
             self._shift = taken.stamp - self._segment(now_s)
             if taken.units > 0:
-                self._drawn = max(0, min(taken.units - max(take.need, self.waiting), self.ahead_max))
-        if taken.units < take.need:
-            self.retry_at_s = now_s + taken.retry_after_s
-            self._denied_until_s = now_s + min(max(taken.retry_after_s, DENIED_S_MIN), DENIED_S_MAX)
-            self._denied_need = take.need
+                self._drawn = max(0, min(self.in_hand - self.waiting, self.ahead_max))
 
     def lost(self, take: Take) -> None:
         """The store did not answer. Charges are told again; what was to be given back is forfeited.
@@ -178,6 +180,10 @@ class RateLease:
             self.owed[self.stamp] = self.owed.get(self.stamp, 0) - surplus
             self.in_hand = keep
 
+    def trim_surplus(self) -> None:
+        """Put back what neither waiting requests nor recent demand will use."""
+        self.trim(self.ahead_max + self.waiting)
+
     def stale(self, now_s: float) -> bool:
         """Whether a counter in use has not been heard of for a while: what others use must be known in an outage."""
         return now_s - self._heard_s >= FRESH_S and now_s - self._used_s < self.rate.window_s
@@ -187,8 +193,8 @@ class RateLease:
         if now_s - self._used_s >= HOLD_S and self.waiting == 0:
             self.trim(0)
             self._drawn = 0
-        elif self.waiting == 0:
-            self.trim(self.ahead_max)
+        else:
+            self.trim_surplus()
         return not self.owed and self.waiting == 0 and now_s - self._used_s > 2 * self.rate.window_s
 
     def spend_alone(self, units: int, now_s: float, *, loss: int, within: Within) -> int | None:

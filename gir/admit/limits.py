@@ -107,8 +107,7 @@ class Limiter:
             reservation = self.reserve_now(request, now_s)
             if reservation is not None:
                 return reservation
-            plan = self._counters.plan_of(request, now_s)
-            await self._wait(self._short(plan, self._units(plan, request), now_s))
+            await self._wait(self._counters.plan_of(request, now_s), request, now_s)
         now_s = self._clock.monotonic_s()
         plan = self._counters.plan_of(request, now_s)
         units = self._units(plan, request)
@@ -183,19 +182,24 @@ class Limiter:
             lease.claimed(claim, claimed, now_s)
             lease.waiting -= 1
 
-    async def _wait(self, short: list[tuple[RateUse | SlotUse, int]]) -> None:
-        for use, units in short:
-            use.lease.waiting += units
+    async def _wait(self, plan: Plan, request: InferenceRequest, now_s: float) -> None:
+        """Wait for one turn of the pump. Meanwhile every counter of the plan keeps what it has for this request."""
+        units = self._units(plan, request)
+        for use, wanted in self._short(plan, units, now_s):
             if isinstance(use, RateUse):
-                self._pump.need(use.lease, units)
+                self._pump.need(use.lease, wanted)
             else:
                 self._pump.place(use.lease)
+        held: list[tuple[RateLease | SlotLease, int]] = [(slot.lease, 1) for slot in plan.slots]
+        held += [(use.lease, wanted) for use, wanted in zip(plan.rates, units, strict=True)]
+        for lease, wanted in held:
+            lease.waiting += wanted
         try:
             # Shielded: the turn is everybody's, and one client leaving must not cancel it.
             await asyncio.shield(self._pump.turn())
         finally:
-            for use, units in short:
-                use.lease.waiting -= units
+            for lease, wanted in held:
+                lease.waiting -= wanted
 
     def _heard(self, census: Census) -> None:
         live = max(census.live, self._replicas_min, 1)
@@ -272,7 +276,7 @@ class Limiter:
 
     def _refusal(self, use: RateUse | SlotUse, units: int, plan: Plan, now_s: float) -> LimitExceeded:
         for other in plan.rates:
-            other.lease.trim(other.lease.ahead_max)
+            other.lease.trim_surplus()
             if other.lease.owed:
                 self._note(other.lease)
         rule = use.rule

@@ -74,10 +74,12 @@ async def test_a_thousand_a_second_ask_the_store_less_than_once_in_twenty() -> N
 async def test_refusals_do_not_ask_the_store_each_time() -> None:
     replicas = Replicas(per_minute(600), 4)
     await replicas.start()
-    await replicas.traffic([700.0, 200.0, 80.0, 20.0], 4.0)
+    await replicas.traffic([700.0, 200.0, 80.0, 20.0], 1.0)
+    used_up = replicas.store.exchanges
+    await replicas.traffic([700.0, 200.0, 80.0, 20.0], 3.0)
     await replicas.close()
-    assert replicas.log.refused > 2_000
-    assert replicas.store.exchanges <= 4_000 / 20
+    assert replicas.log.refused > 2_500
+    assert replicas.store.exchanges - used_up <= 3_000 / 50
 
 
 async def test_a_smaller_burst_spreads_the_limit() -> None:
@@ -123,6 +125,27 @@ async def test_places_are_never_more_than_the_limit_and_hardly_fewer(limit: int)
     await replicas.close()
     assert worst <= limit
     assert used_s >= 0.9 * limit * 10.0
+
+
+@pytest.mark.parametrize("clients", [1, 3, 8])
+async def test_counters_of_every_kind_at_once_hold_nobody_up(clients: int) -> None:
+    rules = [
+        LimitRule(name="small", requests_per_min=20, per=("tenant", "model"), model="absent"),
+        LimitRule(name="exact", requests_per_min=20, tokens_per_min=20 * 200, concurrency_max=clients),
+        LimitRule(name="wide", requests_per_min=100_000, tokens_per_min=10_000_000, concurrency_max=1_000),
+    ]
+    replicas = Replicas(rules, 2)
+    await replicas.start()
+
+    async def client(limiter: Limiter, number: int) -> None:
+        for turn in range(6):
+            reservation = await replicas.ask(limiter)
+            assert reservation is not None, f"request {turn} of client {number} was refused below every limit"
+            limiter.settle(reservation, None, started=False, now_s=replicas.clock.monotonic_s())
+            await asyncio.sleep(0.003 * replicas.clock.random.random())
+
+    await asyncio.gather(*(client(replicas.limiters[0], number) for number in range(clients)))
+    await replicas.close()
 
 
 async def test_places_of_a_replica_that_died_come_back() -> None:
