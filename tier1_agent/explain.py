@@ -50,7 +50,7 @@ def _terms(pool: Pool, pod: Pod, request: PickRequest, blocks: int, now_s: float
     waiting = max(pod.load - pod.slots, pod.waiting_foreign, 0.0)
     return [
         ("wait", max(pool.clear_at_s[pod.bit] - now_s * work, pool.floor_s[pod.bit])),
-        ("expectedWork", work * (pod.prefill.fixed_s + prefill_s)),
+        ("expectedWork", work * (pool.traffic.fixed_s(pod) + prefill_s)),
         ("prefix", weights.prefix * prefill_s),
         ("lru", weights.lru * pool.evict_price[pod.bit] * prefill_s),
         ("kvCache", pressure * (KV_S + uncached * pool.traffic.kv_token_s(pod))),

@@ -96,6 +96,7 @@ class Pod:
         "adapters_listed",
         "adapters_max",
         "adapters_seen",
+        "believed",
         "bit",
         "faults_in_row",
         "foreign",
@@ -151,6 +152,8 @@ class Pod:
         self.kv_tokens_since = 0.0
         """Prompt tokens sent since the last scrape, which its KV usage cannot show yet."""
         self.prefill = Line()
+        self.believed: tuple[float, float] | None = None
+        """Fixed seconds and seconds per token, in the light of what was measured on other pods."""
         self.token_gap_s = Mean()
         self.reports_cached = False
         self.adapters_listed = spec.adapters_resident
@@ -184,7 +187,7 @@ class Pod:
     def reborn(self) -> "Pod":
         """The next incarnation: same hardware, so its rates stay; empty caches, nothing in flight."""
         new = Pod(self.spec, self.bit, self.incarnation + 1)
-        new.prefill, new.token_gap_s = self.prefill, self.token_gap_s
+        new.prefill, new.token_gap_s, new.believed = self.prefill, self.token_gap_s, self.believed
         return new
 
     def respec(self, spec: PodSpec) -> None:
@@ -239,12 +242,12 @@ class Pod:
         while len(self.adapters_seen) > limit:
             self.adapters_seen.popitem(last=False)
 
-    def learn_from_counters(self, before: Signals, after: Signals) -> None:
+    def learn_from_counters(self, before: Signals, after: Signals, now_s: float) -> None:
         """First rates of a pod whose answers do not stream: the engine's own sums, between two scrapes."""
         tokens = _delta(before.prefill_tokens_sum, after.prefill_tokens_sum)
         seconds = _delta(before.prefill_s_sum, after.prefill_s_sum)
         if tokens and seconds:
-            self.prefill.observe(tokens, seconds)
+            self.prefill.observe(tokens, seconds, now_s)
         gaps, gap_s = _delta(before.token_gaps, after.token_gaps), _delta(before.token_gap_s_sum, after.token_gap_s_sum)
         if gaps and gap_s:
             self.token_gap_s.observe(gap_s / gaps)

@@ -149,13 +149,13 @@ class Pool:
             pod.state = PodState.READY
             pod.ramp_from_s = now_s
         if signals is not None:
-            self._take_signals(pod, signals, max(pod.in_flight, own_at_start))
+            self._take_signals(pod, signals, max(pod.in_flight, own_at_start), now_s)
         self.refresh(pod)
         if self.mode is not Mode.FULL:
             self._choose_mode(now_s)
         return pod
 
-    def _take_signals(self, pod: Pod, signals: Signals, own: int) -> None:
+    def _take_signals(self, pod: Pod, signals: Signals, own: int, now_s: float) -> None:
         before, pod.signals = pod.signals, signals
         running, waiting = signals.running, signals.waiting or 0
         pod.kv_tokens_since = waiting * (self.traffic.uncached_tokens.value or 0.0)
@@ -169,7 +169,7 @@ class Pool:
         if signals.kv_tokens_total is not None:
             self.index.set_capacity(pod.bit, int(signals.kv_tokens_total / self.traffic.tokens_per_block))
         if before is not None and not pod.prefill.count:
-            pod.learn_from_counters(before, signals)
+            pod.learn_from_counters(before, signals, now_s)
 
     def missed(self, pod: Pod, now_s: float) -> None:
         """A scrape failed."""
@@ -208,7 +208,7 @@ class Pool:
                 pod.ramp_from_s = None
             self._settle_silent(pod, now_s)
         self._choose_mode(now_s)
-        self.traffic.compare(self.pods)
+        self.traffic.compare(self.pods, now_s)
         self._price_evictions(now_s)
         for pod in self.pods:
             self.refresh(pod)
@@ -292,7 +292,7 @@ class Pool:
         if took_s <= 2.0 * pod.prefill.expect_s(ticket.uncached_tokens):
             pod.ran_beside(ticket.load)
         if self._prefilled(ticket, now_s) and ticket.room:
-            pod.prefill.observe(ticket.uncached_tokens, took_s)
+            pod.prefill.observe(ticket.uncached_tokens, took_s, now_s)
         self.refresh(pod)
 
     def _prefilled(self, ticket: Ticket, now_s: float) -> bool:
@@ -339,7 +339,7 @@ class Pool:
         if not self.eligible(pod):
             self.static_s[bit] = INFINITE
             return
-        load, slots, fixed_s, prefill_s = pod.load, pod.slots, pod.prefill.fixed_s, traffic.prefill_s(pod)
+        load, slots, fixed_s, prefill_s = pod.load, pod.slots, traffic.fixed_s(pod), traffic.prefill_s(pod)
         pressure = weights.kv_cache * kv_pressure(pod.kv_usage)
         work = weights.expected_work
         self.per_token_s[bit] = prefill_s * (

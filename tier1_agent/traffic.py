@@ -4,12 +4,13 @@ Lengths are the traffic's and shared by all pods; speeds are each pod's own. A p
 the mean of those that were.
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 
 from gir.model.prefix import BLOCK_BYTES, BYTES_PER_TOKEN
 from gir.model.request import Usage
 from tier1_agent.pods import Pod, Ticket
-from tier1_agent.rates import Mean
+from tier1_agent.rates import TOKENS_TELLING, Mean, shrink
 from tier1_agent.scorers import slot_wait_s
 
 PREFILL_TOKEN_GUESS_S = 1.0 / 5_000.0
@@ -51,16 +52,33 @@ class Traffic:
         if usage.prompt_tokens > 0 and ticket.prompt_bytes:
             self.bytes_per_token.observe(ticket.prompt_bytes / usage.prompt_tokens)
 
-    def compare(self, pods: Iterable[Pod]) -> None:
-        """Means over the pods that were measured."""
-        prefill, gaps = [], []
-        for pod in pods:
-            if pod.prefill.count:
-                prefill.append(pod.prefill.per_token_s)
-            if pod.token_gap_s.value is not None:
-                gaps.append(pod.token_gap_s.value)
+    def compare(self, pods: Sequence[Pod], now_s: float) -> None:
+        """Weigh the pods' measurements against one another; means stand in for those that were not measured."""
+        measured = [pod for pod in pods if pod.prefill.count]
+        if measured:
+            self._weigh(measured, now_s)
+        prefill = [self.prefill_s(pod) for pod in measured]
+        gaps = [pod.token_gap_s.value for pod in pods if pod.token_gap_s.value is not None]
         self._prefill_mean_s = sum(prefill) / len(prefill) if prefill else PREFILL_TOKEN_GUESS_S
         self._token_gap_mean_s = sum(gaps) / len(gaps) if gaps else TOKEN_GAP_GUESS_S
+
+    def _weigh(self, measured: Sequence[Pod], now_s: float) -> None:
+        """Believe a speed for each pod, and one split into fixed and per token for all of them.
+
+        Compared is what a prompt of typical length takes, as logarithms: pods differ by factors, and so does noise.
+        Single pods see too few lengths to tell the split; guessed apart, equal pods would be preferred by length.
+        """
+        tokens = max(TOKENS_TELLING, self.uncached_tokens.value or 0.0)
+        noise = sum(pod.prefill.noise for pod in measured) / len(measured)
+        typical = [math.log(max(1e-6, pod.prefill.expect_s(tokens))) for pod in measured]
+        weights = [max(1e-3, pod.prefill.weight(now_s)) for pod in measured]
+        variances = [(noise + 1e-3) / weight for weight in weights]
+        fitted = [(weight, pod.prefill) for weight, pod in zip(weights, measured, strict=True) if pod.prefill.fitted]
+        whole_s = sum(weight * line.expect_s(tokens) for weight, line in fitted)
+        fixed = sum(weight * line.fixed_s for weight, line in fitted) / whole_s if whole_s else 0.0
+        for pod, believed in zip(measured, shrink(typical, variances), strict=True):
+            took_s = math.exp(believed)
+            pod.believed = (fixed * took_s, (1.0 - fixed) * took_s / tokens)
 
     # What follows.
 
@@ -75,12 +93,18 @@ class Traffic:
 
     def prefill_s(self, pod: Pod) -> float:
         """Seconds per uncached prompt token."""
+        if pod.believed is not None:
+            return pod.believed[1]
         return pod.prefill.per_token_s if pod.prefill.count else self._prefill_mean_s
+
+    def fixed_s(self, pod: Pod) -> float:
+        """Seconds of a prefill that do not depend on its length."""
+        return pod.believed[0] if pod.believed is not None else pod.prefill.fixed_s
 
     def hold_s(self, pod: Pod) -> float:
         """Seconds a request keeps a slot."""
         gap_s = pod.token_gap_s.value if pod.token_gap_s.value is not None else self._token_gap_mean_s
-        prefill_s = pod.prefill.fixed_s + (self.uncached_tokens.value or 0.0) * self.prefill_s(pod)
+        prefill_s = self.fixed_s(pod) + (self.uncached_tokens.value or 0.0) * self.prefill_s(pod)
         return prefill_s + (self.output_tokens.value or OUTPUT_TOKENS_GUESS) * gap_s
 
     def slot_wait_s(self, pod: Pod) -> float:
@@ -89,7 +113,7 @@ class Traffic:
 
     def backlog_s(self, pod: Pod) -> float:
         """Prefill ahead, own and others', from the start of the prompt in progress."""
-        per_token_s, fixed_s = self.prefill_s(pod), pod.prefill.fixed_s
+        per_token_s, fixed_s = self.prefill_s(pod), self.fixed_s(pod)
         own_s = pod.pending_tokens * per_token_s + len(pod.pending) * fixed_s
         if not pod.waiting_foreign:
             return own_s
@@ -104,5 +128,5 @@ class Traffic:
         """When the first token of a request that goes to its pod now should come."""
         pod = ticket.pod
         ahead_s = self.backlog_s(pod) - (now_s - pod.prefill_since_s if pod.pending else 0.0)
-        own_s = pod.prefill.fixed_s + ticket.uncached_tokens * self.prefill_s(pod)
+        own_s = self.fixed_s(pod) + ticket.uncached_tokens * self.prefill_s(pod)
         return now_s + max(ahead_s, self.slot_wait_s(pod), 0.0) + own_s

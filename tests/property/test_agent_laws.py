@@ -140,6 +140,6 @@ def test_the_index_stays_bounded_contiguous_and_without_dead_entries(
 def test_rates_are_never_negative_whatever_is_measured(samples: list[tuple[float, float]]) -> None:
     line = Line()
     for tokens, seconds in samples:
-        line.observe(tokens, seconds)
+        line.observe(tokens, seconds, 0.0)
         assert 0.0 <= line.fixed_s < 1e6
         assert 0.0 <= line.per_token_s <= 1e3

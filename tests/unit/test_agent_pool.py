@@ -227,6 +227,21 @@ def test_requests_that_do_not_stream_leave_the_backlog_when_their_time_has_come(
     assert pod.in_flight == 1
 
 
+def test_a_pod_with_one_unlucky_first_request_gets_a_second_one() -> None:
+    pool = make_pool("a", "b", "c")
+    for name in ("a", "b", "c"):
+        for index in range(10 if name != "c" else 1):
+            serve(pool, named(pool, name), START_S + index * 2, tokens=1_000.0, ttft_s=0.1 if name != "c" else 0.2)
+    hear_all(pool, START_S + 30)
+    chosen = []
+    for _ in range(3):
+        choice = pick(pool, PickRequest(tokens=1_000.0), now_s=START_S + 30, draw=0.0)
+        assert choice is not None
+        pool.dispatched(choice.pod, START_S + 30, tokens=1_000.0)
+        chosen.append(choice.pod.spec.id)
+    assert sorted(chosen) == ["a", "b", "c"]
+
+
 def test_undeclared_slots_are_learned_from_the_engine() -> None:
     pool = make_pool()
     pod = pool.add(spec("a", slots=None))
