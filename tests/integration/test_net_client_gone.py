@@ -6,14 +6,23 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gir.model.request import Api
 from gir.net.exchange import Exchange
 from gir.net.pool import PoolLimits
-from gir.net.sse import EventFramer
-from tests.support.net import SSE_HEAD, Client, Proxy, Rig, UpstreamConnection, chunk, eventually, on_uvloop, post
+from tests.support.net import (
+    SSE_HEAD,
+    TOKEN,
+    Client,
+    Proxy,
+    Rig,
+    UpstreamConnection,
+    chat,
+    chunk,
+    eventually,
+    on_uvloop,
+    post,
+)
 
 CLOSED_WITHIN_S = 0.1
-TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
 Leave = Callable[[Client], None]
 LEAVES = [Client.reset, Client.close, Client.half_close]
 
@@ -42,7 +51,7 @@ async def head_only(connection: UpstreamConnection) -> None:
 @asynccontextmanager
 async def asked(script: Callable[[UpstreamConnection], Awaitable[None]]) -> AsyncIterator[tuple[Proxy, Client]]:
     """A proxy with one request under way."""
-    async with Proxy(script, framer=lambda: EventFramer(Api.CHAT)) as proxy:
+    async with Proxy(script, framer=chat) as proxy:
         client = await proxy.client()
         client.send(post(b"hello"))
         await eventually(lambda: proxy.upstream.connections and proxy.upstream.connections[0].requests)
@@ -199,7 +208,7 @@ async def test_writing_to_a_client_that_left_is_harmless() -> None:
 
 @on_uvloop
 async def test_many_clients_leave_at_random_moments_and_nothing_is_left_over() -> None:
-    async with Proxy(endless, framer=lambda: EventFramer(Api.CHAT)) as proxy:
+    async with Proxy(endless, framer=chat) as proxy:
         clients = []
         for number in range(120):
             client = await proxy.client()

@@ -12,6 +12,7 @@ import uvloop
 
 from gir.clock import SystemClock
 from gir.model.errors import ErrorKind
+from gir.model.request import Api
 from gir.net.errors import UpstreamError
 from gir.net.exchange import Exchange
 from gir.net.message import RequestHead
@@ -25,7 +26,18 @@ from gir.wire.headers import NOT_RETURNED
 
 DEADLINES = CallDeadlines(head_s=5.0, first_token_s=5.0, idle_s=5.0)
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+LAST = b"0\r\n\r\n"
+TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":"hi"},"finish_reason":null}]}\n\n'
+ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
+STOP = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
+DONE = b"data: [DONE]\n\n"
+FAULT = b'data: {"error":{"message":"out of memory"}}\n\n'
 SSE_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def chat() -> EventFramer:
+    """A framer of chat streams."""
+    return EventFramer(Api.CHAT)
 
 
 def on_uvloop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
