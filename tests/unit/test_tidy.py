@@ -1,6 +1,7 @@
 """The source tree, policed: limits on size, banned names, no debris. Style arguments end here."""
 
 import ast
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -33,13 +34,27 @@ TEXT = [
 ]
 
 
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+@functools.cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(_text(path))
+
+
+def _module(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
 def _id(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("path", ALL, ids=_id)
 def test_file_is_short(path: Path) -> None:
-    lines = path.read_text().count("\n")
+    lines = _text(path).count("\n")
     assert lines <= FILE_LINES_MAX, f"{lines} lines: split by concern"
 
 
@@ -47,7 +62,7 @@ def test_file_is_short(path: Path) -> None:
 def test_functions_are_short(path: Path) -> None:
     long = [
         f"{node.name} ({node.end_lineno - node.lineno + 1} lines)"
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(_tree(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.end_lineno is not None
         and node.end_lineno - node.lineno + 1 > FUNCTION_LINES_MAX
@@ -57,9 +72,9 @@ def test_functions_are_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SHIPPED, ids=_id)
 def test_modules_say_what_they_are(path: Path) -> None:
-    source = path.read_text()
+    source = _text(path)
     if source.strip():
-        assert ast.get_docstring(ast.parse(source)), "module docstring: what, why this way, what it must never do"
+        assert ast.get_docstring(_tree(path)), "module docstring: what, why this way, what it must never do"
 
 
 MARKERS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
@@ -67,7 +82,7 @@ MARKERS = ("TO" + "DO", "FIX" + "ME", "XX" + "X", "HA" + "CK")
 
 @pytest.mark.parametrize("path", ALL, ids=_id)
 def test_no_debris(path: Path) -> None:
-    source = path.read_text()
+    source = _text(path)
     found = [marker for marker in MARKERS if re.search(rf"\b{marker}\b", source)]
     assert not found, f"finish it or file it: {found}"
 
@@ -77,7 +92,7 @@ def test_durations_carry_their_unit(path: Path) -> None:
     """A number called `timeout` or `delay` is a bug waiting for its unit."""
     bare = {"timeout", "delay", "interval", "duration", "deadline", "ttl", "age", "elapsed", "latency"}
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(_tree(path)):
         if isinstance(node, ast.arg) and node.arg in bare:
             found.append(f"line {node.lineno}: argument {node.arg}")
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id in bare:
@@ -88,17 +103,32 @@ def test_durations_carry_their_unit(path: Path) -> None:
 @pytest.mark.parametrize("path", SHIPPED, ids=_id)
 def test_no_module_is_an_orphan(path: Path) -> None:
     """Every module is imported by another one, or is an entry point."""
-    relative = path.relative_to(ROOT).with_suffix("")
-    name = ".".join(relative.parts)
-    if path.name == "__init__.py" or name in ENTRY_POINTS or path.name == "__main__.py":
+    name = _module(path)
+    if path.name in ("__init__.py", "__main__.py") or name in ENTRY_POINTS:
         return
-    parent, _, leaf = name.rpartition(".")
-    pattern = re.compile(
-        rf"(from {re.escape(name)} import|import {re.escape(name)}\b|from {re.escape(parent)} import [^\n]*\b{leaf}\b"
-        rf"|from {re.escape(parent)} import \([^)]*\b{leaf}\b|[\"']{re.escape(name)}[\"':])"
-    )
-    users = [other for other in ALL if other != path and pattern.search(other.read_text())]
+    users = _users().get(name, set()) - {path}
     assert users, "nobody imports it"
+
+
+@functools.cache
+def _users() -> dict[str, set[Path]]:
+    """Who mentions each module: in an import, or by its dotted name in a string."""
+    found: dict[str, set[Path]] = {}
+    for path in ALL:
+        for node in ast.walk(_tree(path)):
+            names: list[str] = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.module is not None:
+                names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and _DOTTED.fullmatch(node.value):
+                names = [node.value]
+            for name in names:
+                found.setdefault(name, set()).add(path)
+    return found
+
+
+_DOTTED = re.compile(r"[a-z_0-9]+(\.[a-z_0-9]+)+")
 
 
 ENTRY_POINTS = {"gir.wire.regenerate"}
@@ -106,6 +136,6 @@ ENTRY_POINTS = {"gir.wire.regenerate"}
 
 @pytest.mark.parametrize("path", TEXT, ids=_id)
 def test_no_path_of_one_machine(path: Path) -> None:
-    source = path.read_text(errors="replace")
+    source = _text(path)
     home = "/" + "work/"
     assert home not in source, "a path of one machine"
