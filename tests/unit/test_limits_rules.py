@@ -213,6 +213,7 @@ async def test_a_nonsense_override_is_refused(change: dict[str, int]) -> None:
     assert overridden(limits.rules[0], {}) is limits.rules[0]
 
 
+@pytest.mark.slow
 def test_clients_cannot_make_counters_without_end() -> None:
     counters = Counters([LimitRule(name="r", requests_per_min=5, per=("model",))], region="", local=True)
     for number in range(COUNTERS_MAX + 50):

@@ -25,6 +25,7 @@ usages = st.builds(
 entries = st.tuples(st.sampled_from("abcd"), st.sampled_from("xyz"), st.sampled_from(list(Outcome)), usages)
 
 
+@pytest.mark.slow
 @given(requests=st.lists(entries, max_size=60), rows_max=st.integers(1, 5), twice=st.booleans())
 def test_sums_are_the_requests_each_counted_once(requests: list, rows_max: int, twice: bool) -> None:
     ledger = UsageLedger(since_wall_s=0.0, rows_max=rows_max)
