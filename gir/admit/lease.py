@@ -14,6 +14,8 @@ AHEAD_SHARE = 0.04
 """Most of a limit that all replicas together hold unspent. With rounding it keeps the overshoot under 5 %."""
 AHEAD_S = 0.1
 """Seconds of recent demand drawn ahead."""
+LARGE = 65_536
+"""A store in this process is asked ahead of need only for limits from here on, and then for a 1,024th of them."""
 EXACT_MAX = 20
 """Limits up to this are exact: one unit at a time."""
 FRESH_S = 5.0
@@ -34,7 +36,7 @@ class Within(enum.Enum):
 
 
 class RateLease:
-    """Units in hand of one counter. `local` when the store is in this process and nothing needs to be drawn ahead."""
+    """Units in hand of one counter. `local` when the store is in this process: next to nothing is drawn ahead."""
 
     __slots__ = (
         "_cap_at_loss", "_demand_per_s", "_denied_need", "_denied_until_s", "_drawn", "_heard_s", "_loss", "_own",
@@ -131,7 +133,7 @@ class RateLease:
         lacking = max(0, need - self.in_hand)
         if self.local:
             self._used_s = now_s
-            return Take(self.key, self.rate, lacking, lacking, owed)
+            return Take(self.key, self.rate, lacking, lacking + self.ahead_max, owed)
         elapsed_s = now_s - self._since_s
         if elapsed_s > 0.0:
             share = min(1.0, elapsed_s / AHEAD_S)
@@ -144,7 +146,10 @@ class RateLease:
     @property
     def ahead_max(self) -> int:
         """Most units this replica may hold unspent."""
-        if self.local or self.rate.limit <= EXACT_MAX:
+        if self.local:
+            limit = min(self.rate.limit, self.rate.burst)
+            return limit // 1_024 if limit >= LARGE else 0
+        if self.rate.limit <= EXACT_MAX:
             return 0
         return int(AHEAD_SHARE * min(self.rate.limit, self.rate.burst) / self.live)
 

@@ -38,8 +38,10 @@ class SlotLease:
     @property
     def spare(self) -> int:
         """Places held ahead of need: few enough that those idle elsewhere are never missed."""
-        if self.local or self.limit <= EXACT_MAX:
+        if self.limit <= EXACT_MAX:
             return 0
+        if self.local:
+            return self.limit // 4  # nobody else wants them
         return int(AHEAD_SHARE * self.limit / self.live)
 
     def enter(self, now_s: float) -> None:
