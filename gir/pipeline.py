@@ -146,6 +146,7 @@ class Pipeline:
         scope.outcome = report.outcome
         scope.usage = report.usage
         scope.status = report.status
+        scope.resumed = report.resumed
 
     async def _admit(self, scope: Scope, request: InferenceRequest) -> None:
         """Reserve from the limits, then wait for room; what was taken is in the scope from then on."""

@@ -49,6 +49,7 @@ class Scope:
         "request",
         "request_id",
         "reservation",
+        "resumed",
         "rewrite",
         "status",
         "ticket",
@@ -75,6 +76,8 @@ class Scope:
         self.request: InferenceRequest | None = None
         self.request_id = request_id
         self.reservation: Reservation | None = None
+        self.resumed = 0
+        """Times its stream was continued on another cluster."""
         self.rewrite: Rewrite | None = None
         self.status = 0
         self.ticket: Ticket | None = None

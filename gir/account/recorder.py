@@ -30,6 +30,7 @@ class Ended(Protocol):
     first_token_s: float | None
     queued_s: float
     status: int
+    resumed: int
     outcome: Outcome
     policy: PolicySnapshot
     request: InferenceRequest | None
@@ -95,6 +96,8 @@ class Recorder:
             metrics.ttft_s.child(model, criticality).observe(scope.first_token_s - scope.arrived_s)
         if scope.usage is not None:
             self._tokens(scope, scope.usage, model, tenant, now_s)
+        if scope.resumed:
+            metrics.resumed.child("ok" if scope.outcome is Outcome.COMPLETED else "broken_again").inc(scope.resumed)
         self._failovers(scope)
         if self._access_log is not None:
             self._access_log.write(self._line(scope, now_s, bytes_sent))

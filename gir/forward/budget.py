@@ -1,37 +1,55 @@
-"""Retry budget: how many second tries may be under way at once.
+"""Retry budget: how many second tries the fleet can afford.
 
-A fleet in trouble must not be given more work than it asked for, so retries are bounded by a share of the requests in
-flight (Google SRE and Envoy use 10 to 20 %), with a small floor so that a quiet router can still fail over.
+A fleet in trouble must not be given more work than it asked for, so retries are bounded by a share of the requests
+(Google SRE and Envoy use 10 to 20 %). Two allowances keep to it:
+
+- in flight: a share of the requests in flight, with a small floor so that a quiet router can still fail over;
+- savings: each request saves that share of a retry, up to as many as there are requests in flight. When a whole cluster
+  dies, everything that ran there breaks in one moment; savings pay for all of it at once, and over time retries still
+  stay within the share. Without them only the first few would be moved and the rest would fail beside idle clusters.
 """
 
 
 class RetryBudget:
     """Counts requests and retries in flight. Every `take` that returns True is paired with one `give_back`."""
 
-    __slots__ = ("_minimum", "_share", "active", "retrying")
+    __slots__ = ("_minimum", "_saved", "_share", "active", "retrying")
 
     def __init__(self, *, share: float, minimum: int) -> None:
         self._share = share
         self._minimum = minimum
+        self._saved = 0.0
         self.active = 0
-        """Requests in flight, first tries included; the pipeline keeps it."""
+        """Requests in flight, first tries included."""
         self.retrying = 0
 
     def __repr__(self) -> str:
-        return f"<RetryBudget {self.retrying}/{self.limit()} of {self.active} active>"
+        return f"<RetryBudget {self.retrying}/{self.limit()} of {self.active} active, {self._saved:.1f} saved>"
 
     def configure(self, *, share: float, minimum: int) -> None:
         """Apply a new policy; what is under way is not called back."""
         self._share = share
         self._minimum = minimum
 
+    def enter(self) -> None:
+        """A request has come."""
+        self.active += 1
+        self._saved = min(self._saved + self._share, float(self.active))
+
+    def leave(self, retries: int) -> None:
+        """A request has ended; give back the `retries` it had claimed."""
+        self.active -= 1
+        self.give_back(retries)
+
     def limit(self) -> int:
-        """Retries that may be in flight now: max(minimum, share of active)."""
+        """Retries that may be in flight without drawing on savings: max(minimum, share of active)."""
         return max(self._minimum, int(self.active * self._share))
 
     def take(self) -> bool:
-        """Claim one retry; False when the budget is spent."""
-        if self.retrying >= self.limit():
+        """Claim one retry; False when both allowances are spent."""
+        if self._saved >= 1.0:
+            self._saved -= 1.0
+        elif self.retrying >= self.limit():
             return False
         self.retrying += 1
         return True

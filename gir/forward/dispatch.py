@@ -46,12 +46,11 @@ class Dispatcher:
         Cancellation (the client left) closes the upstream, ends the attempt and passes on.
         """
         walk = Walk(self, exchange, job, guide)
-        self.budget.active += 1
+        self.budget.enter()
         try:
             return await walk.to_the_end()
         finally:
-            self.budget.active -= 1
-            self.budget.give_back(walk.retries)
+            self.budget.leave(walk.retries)
 
     async def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Answer:
         """One attempt, up to its first token."""

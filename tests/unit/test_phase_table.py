@@ -65,7 +65,25 @@ def test_budget_is_a_share_of_active_with_a_floor() -> None:
     assert budget.limit() == 5
     assert budget.take()
     budget.give_back(4)
-    assert repr(budget) == "<RetryBudget 0/5 of 50 active>"
+    assert repr(budget) == "<RetryBudget 0/5 of 50 active, 0.0 saved>"
+
+
+def test_savings_pay_for_the_loss_of_a_cluster_and_no_more_than_their_share() -> None:
+    budget = RetryBudget(share=0.1, minimum=3)
+    for number in range(1_000):
+        budget.enter()
+        if number >= 30:
+            budget.leave(0)
+    moved = sum(budget.take() for _ in range(100))
+    assert 30 <= moved <= 34, "what ran on lost clusters moves at once, up to what is in flight"
+    budget.give_back(moved)
+    later = 0
+    for _ in range(1_000):
+        budget.enter()
+        while budget.take():
+            later += 1
+        budget.leave(0)
+    assert later <= 0.1 * 1_000 + 4, "over time retries stay within the share of requests"
 
 
 def test_giving_back_more_than_was_taken_is_a_bug() -> None:
