@@ -13,6 +13,7 @@ from gir.cli.client import AdminError, add_client_arguments, call, report, show_
 
 _PAUSE = threading.Event()
 """Never set: waiting on it is a pause that Ctrl-C ends."""
+_PIPE_COLUMNS = 160
 _COLOURS = {"healthy": "green", "ramping": "cyan", "suspect": "yellow", "dead": "red", "unknown": "dim"}
 
 
@@ -32,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
         elif arguments.watch and sys.stdout.isatty():
             _watch(arguments)
         else:
-            Console().print(table(answer["clusters"]))
+            # A pipe has no width of its own; wrapped names would be useless to whoever reads it.
+            Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS).print(table(answer["clusters"]))
     except AdminError as error:
         return report(error, "status")
     return 0 if all(_fine(row) for row in answer["clusters"]) else 1
@@ -53,7 +55,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
     """Clusters with their health, load and the reason of their state."""
     shown = Table(title="GIR fleet", title_justify="left")
     for name in ("Region", "cluster", "tier", "status", "weight", "beat age", "RTT", "slots free", "why"):
-        shown.add_column(name, justify="right" if name in ("weight", "beat age", "RTT", "slots free") else "left")
+        shown.add_column(
+            name,
+            justify="right" if name in ("weight", "beat age", "RTT", "slots free") else "left",
+            no_wrap=name != "why",
+        )
     for row in rows:
         colour = _COLOURS.get(row["status"], "white")
         state = row["status"] if row["intent"] == "serve" else f"{row['status']} ({row['intent']})"
