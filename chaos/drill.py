@@ -27,6 +27,10 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...] = ("eu-1",)
     proxied: bool = False
     """Connections of the experiment's clusters pass through proxies, so that the fault can poison them."""
+    resume: bool = False
+    """Policy lets broken streams be continued on another cluster."""
+    leave_share: float = 0.0
+    """Share of the experiment's clients that leave before their answer is complete."""
     control_may_fail: bool = False
     """The fault is meant to reach everybody."""
     before_s: float = 20.0
@@ -66,6 +70,7 @@ def topology(drill: Drill, scale: float) -> Topology:
         time_scale=0.5,
         policy={
             "tiers": [{"name": "reserved", "price_per_slot_hour": 1.0}],
+            "models": [{"name": EXPERIMENT_MODEL, "resume": drill.resume}],
             "health": {name: round(value * scale, 4) for name, value in HEALTH_S.items()},
         },
     )

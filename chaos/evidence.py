@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from chaos import history
+from chaos.engine.driver import Stats
 from chaos.history import Record
 
 _SAMPLE = re.compile(r"^(gir_\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
@@ -36,6 +37,8 @@ class Facts(msgspec.Struct, kw_only=True):
     stopped: str = ""
     """Why the drill was broken off; '' when it ran to its end."""
     settings: dict[str, str] = {}
+    engines: dict[str, Stats] = {}
+    """What each engine did, when all was quiet again."""
 
 
 class Evidence:

@@ -26,6 +26,8 @@ class Record(msgspec.Struct, kw_only=True):
     key: str = ""
     """Name of the API key, so that groups of requests can be told apart."""
     tokens_expected: int = 0
+    leaves: bool = False
+    """This client was told to hang up before the end: what it missed is nobody's failure."""
     scheduled_s: float = 0.0
     sent_s: float = 0.0
     head_s: float | None = None
@@ -59,12 +61,17 @@ class Record(msgspec.Struct, kw_only=True):
     @property
     def failed_before_token(self) -> bool:
         """An error the client saw before any token (the PTE of the fault catalogue)."""
-        return not self.ok and self.tokens == 0 and self.ended != "skipped"
+        return not self.ok and not self.left and self.tokens == 0 and self.ended != "skipped"
+
+    @property
+    def left(self) -> bool:
+        """The client hung up before the end, as planned."""
+        return self.leaves and self.ended == "timeout"
 
     @property
     def failed_after_token(self) -> bool:
         """A stream that broke after its first token."""
-        return not self.ok and self.tokens > 0
+        return not self.ok and not self.left and self.tokens > 0
 
     @property
     def lie(self) -> bool:
@@ -164,6 +171,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
     return {
         "requests": len(records),
         "skipped": len(records) - len(sent),
+        "left": sum(record.left for record in sent),
         "ok": sum(record.ok for record in sent),
         "failed_before_token": sum(record.failed_before_token for record in sent),
         "failed_after_token": sum(record.failed_after_token for record in sent),
@@ -171,7 +179,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
         "tokens": sum(record.tokens for record in sent),
         "retried": sum(record.attempts > 1 for record in sent),
         "status": _counts(str(record.status or record.ended) for record in sent),
-        "errors": _counts(record.error_code or record.ended for record in sent if not record.ok),
+        "errors": _counts(record.error_code or record.ended for record in sent if not record.ok and not record.left),
         "cluster": _counts(record.cluster or "?" for record in sent if record.status == 200),
         "ttft_s": _spread(ttft),
         "total_s": _spread(total),

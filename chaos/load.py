@@ -43,6 +43,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     in_flight_max: int = 2_000
     within_s: Positive = 60.0
     """The client's patience with one request."""
+    leave_share: Share = 0.0
+    """Share of clients that hang up at a random moment of their first second."""
     headers: tuple[tuple[str, str], ...] = ()
     seed: int = 1
 
@@ -54,6 +56,7 @@ class Planned(msgspec.Struct, frozen=True):
     """Seconds after the start."""
     record: Record
     request: bytes
+    within_s: float
 
 
 def timetable(plan: LoadPlan) -> Iterator[Planned]:
@@ -85,7 +88,8 @@ def timetable(plan: LoadPlan) -> Iterator[Planned]:
         data = json.dumps(body).encode()
         head = "\r\n".join([*lines, f"content-length: {len(data)}", "", ""]).encode()
         record = Record(number=number, model=model, stream=stream, key=name, tokens_expected=tokens)
-        yield Planned(at_s, record, head + data)
+        record.leaves = plan.leave_share > 0 and chance.random() < plan.leave_share
+        yield Planned(at_s, record, head + data, chance.random() if record.leaves else plan.within_s)
 
 
 def _prompt(plan: LoadPlan, chance: random.Random, number: int) -> str:
@@ -152,7 +156,7 @@ class Load:
 
     async def _one(self, planned: Planned) -> None:
         try:
-            await self._client.call(planned.request, Recorder(planned.record), within_s=self.plan.within_s)
+            await self._client.call(planned.request, Recorder(planned.record), within_s=planned.within_s)
         finally:
             self.in_flight -= 1
         self._ended(planned.record)

@@ -4,6 +4,7 @@ A promise says what was promised and what was measured, side by side, whether ke
 with the drill; `TOLERANCE_S` is what timers and scrapes cost on a small shared machine and is not scaled.
 """
 
+import itertools
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -34,8 +35,8 @@ def steady_state(evidence: Evidence) -> Verdict:
         "before": [r for r in evidence.records if r.end_s <= evidence.at("fault")],
         "after": [r for r in evidence.records if r.sent_s >= evidence.at("recovered")],
     }
-    shown = ", ".join(f"{name} {sum(r.ok for r in part)}/{len(part)}" for name, part in parts.items())
-    kept = all(len(part) >= SAMPLES_MIN and all(r.ok for r in part) for part in parts.values())
+    shown = ", ".join(f"{name} {sum(r.ok or r.left for r in part)}/{len(part)}" for name, part in parts.items())
+    kept = all(len(part) >= SAMPLES_MIN and all(r.ok or r.left for r in part) for part in parts.values())
     return Verdict("steady state before the fault and after recovery", "all requests succeed", shown, kept)
 
 
@@ -50,7 +51,7 @@ def no_error_before_token(evidence: Evidence) -> Verdict:
 
 def no_error_at_all(evidence: Evidence) -> Verdict:
     """Nobody notices anything, not even streams under way."""
-    failed = [r for r in evidence.experiment if not r.ok and r.ended != "skipped"]
+    failed = [r for r in evidence.experiment if not r.ok and not r.left and r.ended != "skipped"]
     return Verdict("failed requests", "0", f"{len(failed)} of {len(evidence.experiment)}", not failed)
 
 
@@ -139,6 +140,68 @@ def tokens_settled_exactly(evidence: Evidence) -> Verdict:
     settled = evidence.increase("gir_tokens_total", {"kind": "completion"})
     got = sum(record.tokens for record in evidence.records)
     return Verdict("completion tokens settled", f"{got} (delivered)", f"{settled:.0f}", settled == got)
+
+
+def engines_stop_for_those_who_leave(evidence: Evidence) -> Verdict:
+    """F35: nobody generates for a client that has gone, and what it got is what is settled."""
+    left = sum(r.left for r in evidence.experiment)
+    engines = evidence.facts.engines
+    aborted, active = sum(e.aborted for e in engines.values()), sum(e.active for e in engines.values())
+    shown = f"{left} left, {aborted} generations stopped, {active} still running"
+    kept = left >= SAMPLES_MIN and not active and 0.5 * left <= aborted <= left
+    return Verdict("engines stop for clients that leave", "all stopped", shown, kept)
+
+
+def streams_are_continued(evidence: Evidence) -> Verdict:
+    """Some stream broke and was continued elsewhere; that it was gapless is `no_lies`."""
+    resumed = evidence.increase("gir_streams_resumed_total", {"result": "ok"})
+    total = evidence.increase("gir_streams_resumed_total")
+    return Verdict("streams continued elsewhere", ">= 1", f"{resumed:.0f} of {total:.0f} tries", resumed >= 1)
+
+
+def returns_gently(share_max: float, first_s: float) -> Promise:
+    """In the first `first_s` after its return a victim gets at most `share_max` of the traffic."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        back_s = next(
+            (b.at_s for a, b in itertools.pairwise(evidence.scrapes)
+             if a.at_s > evidence.at("heal") and evidence.placements(b) > evidence.placements(a)),
+            float("inf"),
+        )  # fmt: skip
+        until_s = back_s + first_s * evidence.facts.scale
+        sent = [r for r in evidence.experiment if back_s <= r.sent_s <= until_s and r.cluster]
+        share = sum(r.cluster in evidence.facts.victims for r in sent) / max(1, len(sent))
+        kept = len(sent) >= SAMPLES_MIN and share <= share_max
+        return Verdict(
+            f"victims' share in the first {first_s:g} s of their return", f"<= {share_max:.0%}",
+            f"{share:.0%} of {len(sent)}", kept,
+        )  # fmt: skip
+
+    return judge
+
+
+def settles_down(changes_max: float, *, since: str) -> Promise:
+    """From a mark to the heal, at most `changes_max` changes of the victims' status a minute."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        inside = [s for s in evidence.scrapes if evidence.at(since) <= s.at_s <= evidence.at("heal")]
+        if len(inside) < SAMPLES_MIN:
+            return Verdict("status changes a minute", f"<= {changes_max:g}", "no evidence", False)
+        counts = [
+            sum(
+                evidence.total(scrape, "gir_cluster_events_total", {"cluster": name, "kind": "status"})
+                for name in evidence.facts.victims
+            )
+            for scrape in (inside[0], inside[-1])
+        ]
+        minutes = (inside[-1].at_s - inside[0].at_s) / 60.0 / evidence.facts.scale
+        rate = (counts[1] - counts[0]) / minutes
+        shown = f"{rate:.1f} ({counts[1] - counts[0]:.0f} in {minutes:.1f} min)"
+        return Verdict(
+            "status changes a minute, once it flaps", f"<= {changes_max:g}", shown, rate <= changes_max + 1 / minutes
+        )
+
+    return judge
 
 
 def failover_is_counted(evidence: Evidence) -> Verdict:

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from chaos.drill import Drill, topology
+from chaos.engine.driver import Stats
 from chaos.evidence import Evidence, Facts, Scrape, samples
 from chaos.faults.undo import Undo
 from chaos.fleet import Fleet, get, live_clusters
@@ -129,6 +130,7 @@ class Run:
             keys=((key, fleet.keys[key]),),
             stream_share=self._drill.stream_share,
             within_s=30.0,
+            leave_share=self._drill.leave_share if key == "experiment" else 0.0,
             seed=seed,
         )
         self._facts.settings[key] = msgspec.json.encode(msgspec.structs.replace(plan, keys=())).decode()
@@ -159,3 +161,8 @@ class Run:
                 break
             await self._clock.sleep_s(SCRAPE_S)
         await self._scrape(fleet)
+        for cluster in fleet.clusters.values():
+            for pod in cluster.pods:
+                status, body = await asyncio.to_thread(get, f"{pod['url']}/debug/stats")
+                if status == 200:
+                    self._facts.engines[pod["name"]] = msgspec.json.decode(body, type=Stats)

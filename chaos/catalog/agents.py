@@ -4,10 +4,14 @@ from chaos.drill import Drill
 from chaos.promises import (
     ALWAYS,
     broken_streams_say_so,
+    engines_stop_for_those_who_leave,
     failover_is_counted,
     last_placement_within,
     no_error_at_all,
     no_error_before_token,
+    returns_gently,
+    settles_down,
+    streams_are_continued,
     waiters_moved_within,
 )
 from chaos.stage import Stage
@@ -33,6 +37,24 @@ async def _thaw(stage: Stage) -> None:
     stage.signals.resume(stage.victim_pids)
 
 
+async def _flap(stage: Stage) -> None:
+    """Ten seconds away, ten seconds back, ten times; the last time for good."""
+    for flap in range(10):
+        if flap == FLAPS_FREE:
+            stage.mark("flapping")
+        stage.signals.stop(stage.victim_pids)
+        await stage.pause(10.0)
+        stage.signals.resume(stage.victim_pids)
+        await stage.pause(10.0)
+
+
+async def _nothing(stage: Stage) -> None:
+    stage.mark("idle")
+
+
+FLAPS_FREE = 3
+"""Flaps after which the router must have lost its patience."""
+
 DRILLS = (
     Drill(
         id="F01",
@@ -49,6 +71,17 @@ DRILLS = (
             broken_streams_say_so(1.0),
             failover_is_counted,
         ),
+    ),
+    Drill(
+        id="F01r",
+        title="an agent crashes, and its streams are continued",
+        hypothesis="As F01, with policy allowing continuation: streams past their first token go on elsewhere, every "
+        "token once and in order, and nobody notices anything.",
+        fault=_kill_agent,
+        heal=_start_again,
+        resume=True,
+        stream_share=1.0,
+        promises=(*ALWAYS, no_error_at_all, streams_are_continued),
     ),
     Drill(
         id="F02",
@@ -74,5 +107,36 @@ DRILLS = (
             waiters_moved_within(4.5),
             failover_is_counted,
         ),
+    ),
+    Drill(
+        id="F27",
+        title="a frozen cluster returns",
+        hypothesis="A cluster that was frozen for 30 s is thawed under load: it gets at most a quarter of the traffic "
+        "in its first 5 s, and is not lost a second time.",
+        fault=_freeze,
+        heal=_thaw,
+        rps=30.0,
+        after_s=40.0,
+        promises=(*ALWAYS, no_error_before_token, returns_gently(0.25, 5.0)),
+    ),
+    Drill(
+        id="F28",
+        title="a cluster flaps",
+        hypothesis="Ten seconds frozen, ten seconds well, ten times over: nobody sees an error before the first token, "
+        "and after the third flap the router's mind changes at most twice a minute.",
+        fault=_flap,
+        heal=_nothing,
+        during_s=1.0,
+        promises=(*ALWAYS, no_error_before_token, settles_down(2.0, since="flapping")),
+    ),
+    Drill(
+        id="F35",
+        title="clients leave in the middle",
+        hypothesis="A third of the clients hang up at a random moment: engines stop generating for them, every request "
+        "has one end, and nothing is left over.",
+        fault=_nothing,
+        heal=_nothing,
+        leave_share=0.33,
+        promises=(*ALWAYS, no_error_at_all, engines_stop_for_those_who_leave),
     ),
 )

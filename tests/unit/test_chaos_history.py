@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from chaos.history import Record, Recorder, percentile, read, summarize, write
@@ -71,6 +72,14 @@ def test_each_ending_has_its_verdict(record: Record, expected: tuple[bool, bool,
     assert verdict(record) == expected
 
 
+def test_a_client_that_was_told_to_leave_is_nobodys_failure() -> None:
+    record = listen(token(1), ended="timeout")
+    assert record.failed_after_token
+    record.leaves = True
+    assert verdict(record) == (False, False, False, False)
+    assert summarize([record])["left"] == 1
+
+
 def test_error_codes_are_kept() -> None:
     assert listen(token(1), ERROR).error_code == "upstream_failed"
     assert listen(b"<html>", status=502).error == "<html>"
@@ -108,6 +117,9 @@ def test_the_timetable_is_open_and_repeatable() -> None:
     assert 850 <= len(first) <= 1_150
     assert all(b"authorization: Bearer secret\r\n" in planned.request for planned in first)
     assert {planned.record.model for planned in first} == {"a", "b"}
+    leaving = list(timetable(msgspec.structs.replace(plan, leave_share=0.5)))
+    assert 0.4 < sum(planned.record.leaves for planned in leaving) / len(leaving) < 0.6
+    assert all(planned.within_s <= (1.0 if planned.record.leaves else 60.0) for planned in leaving)
     even = list(timetable(LoadPlan(url="http://127.0.0.1:1", rps=10, duration_s=1, models=("a",), poisson=False)))
     assert [round(planned.at_s, 6) for planned in even][:3] == [0.1, 0.2, 0.3]
 

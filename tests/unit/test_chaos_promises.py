@@ -5,24 +5,34 @@ from pathlib import Path
 import pytest
 
 from chaos.catalog import DRILLS
+from chaos.engine.driver import Stats
 from chaos.evidence import Evidence, Facts, Scrape, samples
 from chaos.history import Record
 from chaos.promises import (
     ALWAYS,
     EVERYBODY_HURT,
     Promise,
+    as_fast_as_before_within,
     attempts_bounded,
     broken_streams_say_so,
     control_unmoved,
+    engines_stop_for_those_who_leave,
     every_request_has_one_end,
     judge_all,
     last_placement_within,
+    never_called,
     no_error_at_all,
     no_error_before_token,
     no_lies,
     nothing_leaks,
+    refusals_are_quick_and_honest,
+    returns_gently,
+    serving_again_within,
+    settles_down,
     steady_state,
+    streams_are_continued,
     tokens_settled_exactly,
+    victims_share_at_most,
     waiters_moved_within,
 )
 from chaos.report import markdown
@@ -179,3 +189,97 @@ def test_every_drill_has_figures_a_victim_and_the_common_promises() -> None:
         common = EVERYBODY_HURT if drill.control_may_fail else ALWAYS
         assert set(common) < set(drill.promises), drill.id
         assert set(drill.victims) <= {"eu-1", "eu-2", "us-1", "control"}
+
+
+def statuses(at_s: float, events: float, **status: float) -> Scrape:
+    samples_ = {'gir_cluster_events_total{cluster="eu-1",kind="status",to="suspect"}': events}
+    return Scrape(at_s, samples_ | {f'gir_cluster_status{{cluster="eu-1",status="{n}"}}': v for n, v in status.items()})
+
+
+def test_shares_are_of_the_answers_sent_in_their_span() -> None:
+    def answered(by: str, count: int) -> list[Record]:
+        records = [ok(n, 115.0 + n / 10) for n in range(count)]
+        for record in records:
+            record.cluster = by
+        return records
+
+    promise = victims_share_at_most(0.2, after_s=10.0, within_s=30.0)
+    assert kept(promise, evidence([*answered("eu-1", 2), *answered("us-1", 18)]))
+    assert not kept(promise, evidence([*answered("eu-1", 8), *answered("us-1", 12)]))
+    assert not kept(promise, evidence(answered("us-1", 3))), "three answers prove nothing"
+
+
+def test_a_status_seen_once_is_a_status_called() -> None:
+    good = [statuses(t, 1, healthy=1, dead=0) for t in (90.0, 110.0, 150.0)]
+    bad = [*good, statuses(160.0, 2, dead=1)]
+    for whom in ("victims", "all"):
+        assert kept(never_called("suspect", "dead", whom=whom), evidence([], scrapes=good))
+        assert not kept(never_called("suspect", "dead", whom=whom), evidence([], scrapes=bad))
+
+
+def test_refusals_must_be_quick_and_say_when_to_come_back() -> None:
+    def refused(takes_s: float = 0.01, retry_after: str = "1") -> list[Record]:
+        records = [failed(n, 110.0 + n, status=503) for n in range(20)]
+        for record in records:
+            record.end_s, record.retry_after = record.sent_s + takes_s, retry_after
+        return records
+
+    promise = refusals_are_quick_and_honest(0.1)
+    assert kept(promise, evidence(refused()))
+    assert not kept(promise, evidence(refused(takes_s=0.5)))
+    assert not kept(promise, evidence(refused(retry_after="")))
+    assert not kept(promise, evidence(steady())), "nobody was refused: the fault did not hit"
+
+
+def test_service_must_return_in_time_and_stay() -> None:
+    promise = serving_again_within(1.0)
+    assert kept(promise, evidence([ok(1, 200.1)]))
+    assert not kept(promise, evidence([ok(1, 203.0)]))
+    assert not kept(promise, evidence([ok(1, 200.1), failed(2, 205.0)]))
+    assert not kept(promise, evidence([]))
+    assert kept(as_fast_as_before_within(5.0), evidence([ok(1, 20.0), ok(2, 206.0)]))
+    assert not kept(as_fast_as_before_within(5.0), evidence([ok(1, 20.0), ok(2, 206.0, lasts_s=4.0)]))
+
+
+def test_a_return_is_gentle_from_the_first_placement_on() -> None:
+    scrapes = [scrape(90.0, 5), scrape(150.0, 5), scrape(201.0, 5), scrape(204.0, 6), scrape(208.0, 9)]
+    records = [ok(n, 204.0 + n / 10) for n in range(40)]
+    for number, record in enumerate(records):
+        record.cluster = "eu-1" if number % 10 == 0 else "us-1"
+    assert kept(returns_gently(0.25, 5.0), evidence(records, scrapes=scrapes))
+    for record in records:
+        record.cluster = "eu-1"
+    assert not kept(returns_gently(0.25, 5.0), evidence(records, scrapes=scrapes))
+
+
+def test_flapping_is_counted_a_minute() -> None:
+    def changes(total: float) -> list[Scrape]:
+        return [statuses(100.0 + n * 10, 3 if n < 6 else total) for n in range(11)]
+
+    data = evidence([], scrapes=changes(3))
+    data.facts.marks["flapping"] = 100.0
+    assert kept(settles_down(2.0, since="flapping"), data)
+    data.scrapes = changes(20)
+    assert not kept(settles_down(2.0, since="flapping"), data)
+    assert not kept(settles_down(2.0, since="never set"), data)
+
+
+def test_engines_must_stop_for_those_who_leave() -> None:
+    records = steady()
+    for record in records[:20]:
+        record.leaves, record.ended, record.done = True, "timeout", False
+    data = evidence(records)
+    data.facts.engines = {"eu-1-1": Stats(aborted=18)}
+    assert kept(engines_stop_for_those_who_leave, data)
+    data.facts.engines = {"eu-1-1": Stats(aborted=18, active=1)}
+    assert not kept(engines_stop_for_those_who_leave, data)
+    data.facts.engines = {"eu-1-1": Stats(aborted=1)}
+    assert not kept(engines_stop_for_those_who_leave, data)
+
+
+def test_continued_streams_are_counted() -> None:
+    def resumed(count: float) -> list[Scrape]:
+        return [Scrape(0.0, {}), Scrape(300.0, {'gir_streams_resumed_total{result="ok"}': count})]
+
+    assert kept(streams_are_continued, evidence([], scrapes=resumed(2)))
+    assert not kept(streams_are_continued, evidence([], scrapes=resumed(0)))
