@@ -3,34 +3,31 @@
 Helpers of the pipeline: they know headers, bodies and values, and decide nothing about where a request goes.
 """
 
-import functools
 import itertools
 from collections.abc import Callable
 
 import msgspec
 
 from gir.admit.ticket import class_of
-from gir.auth.credentials import credential_of
+from gir.caller import caller_of
 from gir.clock import Clock
 from gir.forward.answer import Answer, AttemptPlan
-from gir.forward.heads import forwarded
 from gir.forward.job import Job
 from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId, RequestId, TenantId
 from gir.model.policy import ModelPolicy, PolicySnapshot
 from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
-from gir.model.request import Api, InferenceRequest, Principal
+from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.net.exchange import Exchange
 from gir.net.message import Headers, RequestHead
-from gir.net.pool import Endpoint
-from gir.net.render import request_head
+from gir.net.render import request_end
 from gir.net.upstream import CallDeadlines
 from gir.scope import Scope
 from gir.wire import headers as names
 from gir.wire.openai import Peek, peek, with_include_usage, with_model
 
-_endpoint = functools.lru_cache(maxsize=4096)(Endpoint.parse)
+_CLASS_NAMES = {item: item.label.encode() for item in Criticality}
 _USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose streams carry usage only when `stream_options.include_usage` asks for it."""
 
@@ -85,18 +82,17 @@ class RequestIds:
 
 def credential(head: RequestHead) -> bytes | None:
     """Secret the caller presents: a bearer token, or `x-api-key` as Anthropic's clients send it."""
-    return credential_of(head.get(b"authorization"), head.get(b"x-api-key"))
+    return caller_of(head).credential
 
 
 def read(head: RequestHead, api: Api, body: bytes, principal: Principal) -> Asked:
     """Peek into the body; raises RequestError when it is not usable."""
     seen = peek(api, body)
-    session = head.get(names.SESSION)
     return Asked(
         api=api,
         body=body,
         peek=seen,
-        session_key=session.decode("latin-1")[:256] if session else seen.session_key,
+        session_key=caller_of(head).session_key or seen.session_key,
         trusted=principal.trusted,
     )
 
@@ -113,9 +109,10 @@ def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) 
             f"tenant '{principal.tenant}' may not use model '{seen.model}'; ask an operator to allow it",
             param="model",
         )
-    hops = _hops(head, scope.policy)
+    caller = caller_of(head)
+    if caller.hops >= scope.policy.placement.hops_max:
+        raise _looped(caller.hops, scope.policy)
     prompt = seen.prompt
-    pinned = head.get(names.CLUSTER_PIN) if asked.trusted else None
     return InferenceRequest(
         request_id=RequestId(scope.request_id),
         api=asked.api,
@@ -123,44 +120,39 @@ def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) 
         model=model,
         model_asked=ModelId(seen.model),
         principal=principal,
-        criticality=class_of(principal, head.get(names.CRITICALITY)),
+        criticality=class_of(principal, caller.criticality),
         stream=seen.stream,
         prompt_tokens_estimate=int(len(prompt) / BYTES_PER_TOKEN),
         output_tokens_max=seen.output_tokens_max,
         prefix_hashes=prefix_hashes(model, prompt),
         prompt_bytes=len(prompt),
         session_key=asked.session_key,
-        cluster_pinned=pinned.decode("latin-1") if pinned else None,
+        cluster_pinned=caller.pinned if asked.trusted else None,
         arrived_s=scope.arrived_s,
-        deadline_s=scope.arrived_s + _allowed_s(head, scope.policy),
-        hops=hops,
+        deadline_s=scope.arrived_s + _allowed_s(caller.deadline_ms, scope.policy),
+        hops=caller.hops,
         body_bytes=len(asked.body),
     )
 
 
-def _hops(head: RequestHead, policy: PolicySnapshot) -> int:
-    value = head.get(names.HOPS)
-    hops = int(value) if value and value.isdigit() and len(value) < 4 else 0
-    if hops >= policy.placement.hops_max:
-        raise RequestError(
-            ErrorKind.LOOP_DETECTED,
-            f"the request has crossed {hops} routers (placement.hops_max is {policy.placement.hops_max}): "
-            "a cluster's URL leads back to a router",
-        )
-    return hops
+def _looped(hops: int, policy: PolicySnapshot) -> RequestError:
+    return RequestError(
+        ErrorKind.LOOP_DETECTED,
+        f"the request has crossed {hops} routers (placement.hops_max is {policy.placement.hops_max}): "
+        "a cluster's URL leads back to a router",
+    )
 
 
-def _allowed_s(head: RequestHead, policy: PolicySnapshot) -> float:
+def _allowed_s(claimed_ms: bytes | None, policy: PolicySnapshot) -> float:
     """Time the request may take: the client's own bound if it names one, capped by policy."""
-    value = head.get(names.DEADLINE_MS)
-    if value is None:
+    if claimed_ms is None:
         return policy.forward.total_s
-    if not value.isdigit() or len(value) > 9 or not int(value):
+    if not claimed_ms.isdigit() or len(claimed_ms) > 9 or not int(claimed_ms):
         raise RequestError(
             ErrorKind.BAD_REQUEST,
-            f"header x-gir-deadline-ms is '{value[:20].decode('latin-1')}'; give whole milliseconds > 0",
+            f"header x-gir-deadline-ms is '{claimed_ms[:20].decode('latin-1')}'; give whole milliseconds > 0",
         )
-    return min(int(value) / 1000, policy.forward.deadline_client_max_s)
+    return min(int(claimed_ms) / 1000, policy.forward.deadline_client_max_s)
 
 
 def job(
@@ -222,18 +214,15 @@ def upstream_head(
     """Request head for one cluster: allow-listed headers, our control headers, the cluster's own credential."""
     request = scope.request
     assert request is not None, "sent before it was built"
-    endpoint = _endpoint(candidate.url)
     left_ms = max(1, int((request.deadline_s - clock.monotonic_s()) * 1000))
-    headers = forwarded(head.headers, trusted=request.principal.trusted)
-    headers += [
-        (b"authorization", authorization),
+    start = caller_of(head).start(candidate.url, authorization, trusted=request.principal.trusted)
+    headers = [
         (names.REQUEST_ID, scope.request_id.encode()),
         (names.HOPS, b"%d" % (request.hops + 1)),
-        (names.CRITICALITY, request.criticality.label.encode()),
+        (names.CRITICALITY, _CLASS_NAMES[request.criticality]),
         (names.DEADLINE_MS, b"%d" % left_ms),
     ]
     traceparent = scope.traceparent(candidate.cluster)
     if traceparent is not None:
         headers.append((names.TRACEPARENT, traceparent))
-    target = endpoint.base_path.encode() + head.target if endpoint.base_path else head.target
-    return request_head(head.method, target, endpoint.authority, headers, body_bytes)
+    return start + request_end(headers, body_bytes)

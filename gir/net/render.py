@@ -19,13 +19,26 @@ def request_head(method: str, target: bytes, host: bytes, headers: Headers, body
 
     `headers` must hold neither Host nor framing; raises ValueError on characters that could split a message.
     """
+    start = request_start(method, target, host, headers)
+    if body_length or method not in _METHODS_WITHOUT_BODY:
+        return b"%bcontent-length: %d\r\n\r\n" % (start, body_length)
+    return start + b"\r\n"
+
+
+def request_start(method: str, target: bytes, host: bytes, headers: Headers) -> bytes:
+    """Request line, Host and `headers`: what `request_end` completes. Raises ValueError as `request_head`."""
     if b" " in target or not target:
         raise ValueError(f"request target {target!r} is empty or holds a space: percent-encode it")
-    head = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode("ascii"), target, host, _lines(headers))
-    _check(head, len(headers) + 2)
-    if body_length or method not in _METHODS_WITHOUT_BODY:
-        return b"%bcontent-length: %d\r\n\r\n" % (head, body_length)
-    return head + b"\r\n"
+    start = b"%b %b HTTP/1.1\r\nhost: %b\r\n%b" % (method.encode("ascii"), target, host, _lines(headers))
+    _check(start, len(headers) + 2)
+    return start
+
+
+def request_end(headers: Headers, body_length: int) -> bytes:
+    """More `headers` and Content-Length, with the empty line. Raises ValueError as `request_head`."""
+    lines = _lines(headers)
+    _check(lines, len(headers))
+    return b"%bcontent-length: %d\r\n\r\n" % (lines, body_length)
 
 
 def response_head(status: int, headers: Headers, framing: bytes) -> bytes:
