@@ -1,6 +1,9 @@
 """Clusters that crash, leave politely, or freeze."""
 
+import asyncio
+
 from chaos.drill import Drill
+from chaos.fleet import live_clusters
 from chaos.promises import (
     ALWAYS,
     broken_streams_say_so,
@@ -35,6 +38,19 @@ async def _freeze(stage: Stage) -> None:
 
 async def _thaw(stage: Stage) -> None:
     stage.signals.resume(stage.victim_pids)
+
+
+async def _replace_agents(stage: Stage) -> None:
+    """One agent after the other: asked to stop, waited for, started again, waited for."""
+    for cluster in stage.victims:
+        assert cluster.agent is not None, "a running cluster has an agent"
+        stage.signals.terminate([cluster.agent.pid])
+        while cluster.agent.alive:
+            await stage.clock.sleep_s(0.05)
+        stage.start_victims()
+        while cluster.name not in await asyncio.to_thread(live_clusters, stage.fleet.admin_url):
+            await stage.clock.sleep_s(0.05)
+        stage.mark(f"replaced {cluster.name}")
 
 
 async def _flap(stage: Stage) -> None:
@@ -128,6 +144,16 @@ DRILLS = (
         heal=_nothing,
         during_s=1.0,
         promises=(*ALWAYS, no_error_before_token, settles_down(2.0, since="flapping")),
+    ),
+    Drill(
+        id="F37",
+        title="agents are replaced one by one",
+        hypothesis="A rolling upgrade of every agent under load: each drains, leaves and returns, and nobody notices.",
+        fault=_replace_agents,
+        heal=_nothing,
+        victims=("eu-1", "eu-2", "us-1"),
+        during_s=1.0,
+        promises=(*ALWAYS, no_error_at_all),
     ),
     Drill(
         id="F35",

@@ -27,6 +27,15 @@ async def _end_early(stage: Stage) -> None:
     await stage.order(_cut("fin"), stage.experiment_pods)
 
 
+async def _nonsense(stage: Stage) -> None:
+    for seed, how in enumerate(("utf8", "html", "long_line", "empty")):
+        fault = Fault(
+            kind="malformed", how=how, name=how, probability=0.05, seed=seed, after_chunks=CHUNKS_MAX,
+            random_chunks=True,
+        )  # fmt: skip
+        await stage.order(fault, stage.experiment_pods)
+
+
 async def _relieve(stage: Stage) -> None:
     await stage.relieve(stage.experiment_pods)
 
@@ -54,6 +63,16 @@ DRILLS = (
         fault=_reset,
         heal=_relieve,
         promises=PROMISES,
+    ),
+    Drill(
+        id="F11",
+        title="engines talk nonsense",
+        hypothesis="Broken UTF-8, HTML, a line of two mebibytes and empty events in the middle of streams: bytes pass "
+        "unchanged or the stream ends with the error event; nobody else notices, and nothing falls over.",
+        fault=_nonsense,
+        heal=_relieve,
+        stream_share=1.0,
+        promises=(*ALWAYS, broken_streams_say_so(1.0)),
     ),
     Drill(
         id="F10",
