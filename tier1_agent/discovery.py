@@ -51,7 +51,10 @@ class PodsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def pods_of(entries: Iterable[PodEntry], *, source: str, base: Path) -> tuple[PodSpec, ...]:
-    """Specs of all entries; files they name are looked for in `base`. Raises ConfigError naming the entry, its field, value and fix."""
+    """Specs of all entries; files they name are looked for in `base`.
+
+    Raises ConfigError naming the entry, its field, value and fix.
+    """
     specs: dict[PodId, PodSpec] = {}
     for index, entry in enumerate(entries):
         where = f"{source}[{index}]"

@@ -14,8 +14,8 @@ The engine has the last word: what it reports as cached, against what was predic
 from collections import OrderedDict
 from collections.abc import Sequence
 
-ENTRY_BYTES = 260
-"""Measured cost of one (pod, block) entry: two hash table slots, two integers, one float."""
+ENTRY_BYTES = 200
+"""Cost of one (pod, block) entry: measured 145 to 160 bytes, and room for hash tables that double as they grow."""
 _SHRINK = 0.9
 _GROW = 1.02
 
