@@ -6,7 +6,7 @@ import pytest
 
 from gir.model.errors import ErrorKind
 from gir.model.request import Api, Usage
-from gir.net.events import error_bytes
+from gir.net.events import error_bytes, split_events
 from gir.net.sse import EventFramer, StreamIdentity
 from tests.support.streams import STREAMS, Stream, captured
 
@@ -186,10 +186,12 @@ END = {
 }
 
 
+@pytest.mark.parametrize("event_by_event", [False, True])
 @pytest.mark.parametrize(("data", "choices", "proved"), END.values(), ids=END.keys())
-def test_the_end_is_proved(data: bytes, choices: int, proved: bool) -> None:
+def test_the_end_is_proved(data: bytes, choices: int, proved: bool, event_by_event: bool) -> None:
     framer = EventFramer(Api.CHAT, choices=choices)
-    assert framer.feed(data) == data
+    pieces = list(split_events(data)) if event_by_event else [data]
+    assert b"".join(map(framer.feed, pieces)) == data
     assert framer.terminal_seen is proved
 
 
