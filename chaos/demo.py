@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from chaos import topology
@@ -24,13 +25,15 @@ from chaos.engine.server import write_ready
 from chaos.fleet import Fleet, get
 from chaos.history import Record, percentile
 from chaos.load import Load, LoadPlan
-from gir.cli.status_cmd import table
 from gir.clock import SystemClock
 
 TRAFFIC_RPS = 4.0
+BASE_SHARE = 4
+"""Requests for the base model beside each one for an adapter."""
 FOREVER_S = 1e9
 RECENT_MAX = 200
 LINE_EVERY_S = 5.0
+COLOURS = {"healthy": "green", "ramping": "cyan", "suspect": "yellow", "dead": "red"}
 
 
 def main(command: str, arguments: Sequence[str]) -> int:
@@ -42,16 +45,19 @@ def main(command: str, arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    code = 0
     try:
-        return _run(options)
+        _run(options)
     except KeyboardInterrupt:
-        return 0
+        pass
     except ChildError as error:
         sys.stderr.write(f"gir demo: {error}\n")
-        return 1
+        code = 1
+    _say("Everything is stopped.")
+    return code
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> None:
     shape = topology.demo()
     regions = {cluster.region for cluster in shape.clusters}
     _say(f"Starting {len(shape.clusters)} clusters in {len(regions)} Regions and a router ...")
@@ -62,8 +68,6 @@ def _run(options: argparse.Namespace) -> int:
         traffic = None if options.no_traffic else Traffic(fleet)
         with asyncio.Runner() as runner:
             runner.run(_show(fleet, traffic, FOREVER_S if options.duration is None else options.duration))
-    _say("Everything is stopped.")
-    return 0
 
 
 def _say(text: str) -> None:
@@ -104,7 +108,7 @@ class Traffic:
             url=fleet.router_url,
             rps=TRAFFIC_RPS,
             duration_s=FOREVER_S,
-            models=tuple(fleet.topology.models),
+            models=(*fleet.topology.models, *BASE_SHARE * (fleet.topology.clusters[0].model,)),
             keys=(("demo", fleet.api_key),),
             output_tokens=48,
             prefixes=12,
@@ -121,14 +125,16 @@ class Traffic:
         self.failed += not record.ok
         self._recent.append(record)
 
+    def share(self, cluster: str) -> float:
+        """Part of the latest requests that a cluster answered."""
+        return Counter(record.cluster for record in self._recent)[cluster] / max(1, len(self._recent))
+
     def line(self) -> str:
         """One line on the latest requests."""
         ttft = [r.first_token_s - r.sent_s for r in self._recent if r.stream and r.first_token_s is not None]
         median_s = percentile(ttft, 0.5)
-        shares = Counter(record.cluster or "none" for record in self._recent)
-        where = "  ".join(f"{name} {100 * count // len(self._recent)} %" for name, count in sorted(shares.items()))
         shown = "-" if median_s is None else f"{median_s * 1e3:.0f} ms"
-        return f"{self.requests} requests, {self.failed} failed, first token p50 {shown}   {where}"
+        return f"{self.requests} requests, {self.failed} failed, first token p50 {shown}"
 
 
 async def _show(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> None:
@@ -152,8 +158,8 @@ async def _watch(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> No
                 _check(fleet)
         return
     while await _pause(clock, min(LINE_EVERY_S, end_s - clock.monotonic_s())):
-        states = " | ".join(f"{row['cluster']}:{row['status']} w={row['weight']:.2f}" for row in await _rows(fleet))
-        _say(f"{states}   {traffic.line() if traffic is not None else ''}".rstrip())
+        states = [f"{row['cluster']}:{row['status']}{_share(traffic, row)}" for row in await _rows(fleet)]
+        _say("  ".join([*states, traffic.line() if traffic is not None else ""]).rstrip())
         _check(fleet)
 
 
@@ -177,8 +183,19 @@ async def _rows(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 async def _screen(fleet: Fleet, traffic: Traffic | None) -> list[RenderableType]:
-    parts: list[RenderableType] = [table(await _rows(fleet))]
-    if traffic is not None:
-        parts.append(Text(traffic.line()))
-    parts.append(Text(f"{fleet.router_url}/v1   key {fleet.api_key}   Ctrl-C ends everything", style="dim"))
-    return parts
+    table = Table(box=None, pad_edge=False)
+    for name in ("Region", "cluster", "tier", "status", "busy", "traffic", ""):
+        table.add_column(name, no_wrap=True)
+    for row in await _rows(fleet):
+        busy = f"{row['slots_total'] - row['slots_free']}/{row['slots_total']}"
+        status = Text(row["status"], style=COLOURS.get(row["status"], ""))
+        table.add_row(
+            row["region"], row["cluster"], row["tier"], status, busy, _share(traffic, row), Text(row["reason"], "dim")
+        )
+    lines = [traffic.line()] if traffic is not None else []
+    lines += [f"{fleet.router_url}/v1   key {fleet.api_key}", "Ctrl-C ends everything"]
+    return [table, *(Text(line, "dim") for line in lines)]
+
+
+def _share(traffic: Traffic | None, row: dict[str, Any]) -> str:
+    return f" {traffic.share(row['cluster']):.0%}" if traffic is not None else ""

@@ -1,11 +1,14 @@
 """Each toxic hits: its effect is seen from the client's socket, and gone when it is removed."""
 
 import asyncio
+import socket
+import threading
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 
+from chaos.faults.proxies import ProxyHost
 from chaos.faults.tcp import TcpProxy, Toxic
 from gir.clock import SystemClock
 
@@ -158,3 +161,25 @@ async def test_targets_beyond_this_machine_are_refused(host: str) -> None:
         TcpProxy((host, 80), SystemClock())
     with pytest.raises(PermissionError, match="loopback only"):
         await TcpProxy(("127.0.0.1", 80), SystemClock()).start("0.0.0.0")
+
+
+def test_a_host_of_proxies_serves_callers_without_a_loop() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = ProxyHost()
+        try:
+            proxy = host.open(server.getsockname()[1])
+            with socket.create_connection(("127.0.0.1", proxy.port)) as client:
+                accepted, _ = server.accept()
+                with accepted:
+                    host.add(proxy, Toxic(name="mute", kind="timeout"))
+                    client.sendall(b"x")
+                    accepted.settimeout(0.1)
+                    with pytest.raises(TimeoutError):
+                        accepted.recv(1)
+                    host.remove(proxy, "mute")
+                    accepted.settimeout(2.0)
+                    assert accepted.recv(1) == b"x"
+        finally:
+            host.close()
+            host.close()
+    assert not any(thread.name == "proxies" for thread in threading.enumerate())
