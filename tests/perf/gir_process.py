@@ -32,7 +32,8 @@ def config(listen: int, admin: int, beats: int, clusters: Sequence[str]) -> dict
             ]
         },
         "agents": [{"cluster": name, "token": {"value": f"{AGENT_TOKEN}-{name}"}} for name in clusters],
-        "telemetry": {"log_level": "warning"},
+        # Peers log nothing of single requests here, so neither does GIR.
+        "telemetry": {"log_level": "warning", "access_log": False},
         "policy": {
             "tiers": [{"name": "reserved", "price_per_slot_hour": 1.0}],
             "limits": [
