@@ -11,6 +11,10 @@ from gir.model.policy import LimitRule
 from gir.model.request import Usage
 
 Header = tuple[bytes, bytes]
+_HEADER_NAMES = {
+    kind: tuple(f"x-ratelimit-{part}-{kind}".encode() for part in ("limit", "remaining", "reset"))
+    for kind in ("requests", "tokens")
+}
 _HEADERS = {
     kind: tuple(f"x-ratelimit-{what}-{kind}".encode() for what in ("limit", "remaining", "reset"))
     for kind in ("requests", "tokens")
@@ -70,15 +74,18 @@ def limit_headers(rates: Iterable[RateUse], now_s: float, *, refused: RateLease 
     """`x-ratelimit-*` of the tightest counter of each kind, in the form the OpenAI clients know."""
     tightest: dict[str, RateLease] = {}
     for use in rates:
-        held = tightest.get(use.kind)
-        if use.lease is refused or held is None or (held is not refused and use.lease.left < held.left):
-            tightest[use.kind] = use.lease
+        kind, lease = use.kind, use.lease
+        held = tightest.get(kind)
+        if held is None or lease is refused or (held is not refused and lease.left < held.left):
+            tightest[kind] = lease
     headers: list[Header] = []
     for kind, lease in tightest.items():
-        limit, remaining, reset = _HEADERS[kind]
-        headers.append((limit, b"%d" % lease.rate.limit))
-        headers.append((remaining, b"%d" % (0 if lease is refused else lease.left)))
-        headers.append((reset, duration(lease.reset_at_s - now_s)))
+        limit, remaining, reset = _HEADER_NAMES[kind]
+        headers += (
+            (limit, b"%d" % lease.rate.limit),
+            (remaining, b"%d" % (0 if lease is refused else lease.left)),
+            (reset, duration(lease.reset_at_s - now_s)),
+        )
     return headers
 
 
@@ -86,6 +93,6 @@ def duration(seconds: float) -> bytes:
     """A span as OpenAI writes it: `120ms`, `1.5s`, `2m0s`; never negative."""
     if seconds < 1.0:
         return b"%dms" % max(0, math.ceil(seconds * 1000))
-    minutes, rest_s = divmod(math.ceil(seconds * 10) / 10, 60.0)
-    text = b"%g" % round(rest_s, 1)
-    return b"%dm%ss" % (int(minutes), text) if minutes else text + b"s"
+    minutes, tenths = divmod(math.ceil(seconds * 10), 600)
+    rest = b"%d.%ds" % divmod(tenths, 10) if tenths % 10 else b"%ds" % (tenths // 10)
+    return b"%dm%b" % (minutes, rest) if minutes else rest
