@@ -1,11 +1,11 @@
 """What becomes of a request is written down once: metrics, access log and span, from its scope.
 
-Children of metric families are looked up by plain tuples that repeat from request to request, so the usual request
-costs a handful of additions and one encoded line.
+Children of metric families are bundled by labels that repeat from request to request, so the usual request costs three
+look-ups, a handful of additions and one encoded line.
 """
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
 
 from gir.clock import Clock
 from gir.model.decision import Placement
@@ -18,6 +18,7 @@ from gir.telemetry.metrics import RouterMetrics
 
 _UNKNOWN = "unknown"
 _STREAM_TOKENS_MIN = 2
+_BUNDLES_MAX = 4_096
 
 
 class Ended(Protocol):
@@ -43,6 +44,56 @@ class Ended(Protocol):
         """Attempts in order."""
 
 
+Bundle = TypeVar("Bundle")
+
+
+class _Ends:
+    """Series that a request which ended in one way adds to."""
+
+    __slots__ = ("duration_s", "requests")
+
+    def __init__(self, metrics: RouterMetrics, model: str, tenant: str, criticality: str, outcome: str) -> None:
+        self.requests = metrics.requests.child(model, tenant, criticality, outcome)
+        self.duration_s = metrics.request_s.child(model, outcome)
+
+
+class _Served:
+    """Series that a request which reached its first token adds to."""
+
+    __slots__ = ("completion", "prompt", "ttft_s")
+
+    def __init__(self, metrics: RouterMetrics, model: str, tenant: str, criticality: str) -> None:
+        self.ttft_s = metrics.ttft_s.child(model, criticality)
+        self.prompt = metrics.tokens.child(model, tenant, "prompt")
+        self.completion = metrics.tokens.child(model, tenant, "completion")
+
+
+class _Tries:
+    """Series that an attempt which ended in one way adds to."""
+
+    __slots__ = ("attempts", "duration_s", "ttft_s")
+
+    def __init__(self, metrics: RouterMetrics, cluster: str, result: str, phase: str) -> None:
+        self.attempts = metrics.attempts.child(cluster, result, phase)
+        self.duration_s = metrics.attempt_s.child(cluster)
+        self.ttft_s = metrics.attempt_ttft_s.child(cluster)
+
+
+class _Bundles(dict[tuple[str, ...], Bundle]):
+    """Series looked up together, once for each combination of labels. The number kept is bounded by starting afresh."""
+
+    def __init__(self, make: Callable[..., Bundle], metrics: RouterMetrics) -> None:
+        super().__init__()
+        self._make = make
+        self._metrics = metrics
+
+    def __missing__(self, labels: tuple[str, ...]) -> Bundle:
+        if len(self) >= _BUNDLES_MAX:
+            self.clear()
+        made = self[labels] = self._make(self._metrics, *labels)
+        return made
+
+
 class Recorder:
     """Telemetry of the pipeline. `access_log` None writes no lines."""
 
@@ -50,6 +101,9 @@ class Recorder:
         self._metrics = metrics
         self._clock = clock
         self._access_log = access_log
+        self._ends = _Bundles(_Ends, metrics)
+        self._served = _Bundles(_Served, metrics)
+        self._tries = _Bundles(_Tries, metrics)
 
     def placed(self, cluster: str, reason: str) -> None:
         """Count a dispatch when it is made: a cluster's last one must be seen even while it runs or hangs."""
@@ -57,33 +111,61 @@ class Recorder:
 
     def attempt(self, attempt: Attempt) -> None:
         """Count one ended attempt."""
-        metrics = self._metrics
-        cluster = attempt.cluster
-        metrics.attempts.child(cluster, attempt.result.value, attempt.phase.value).inc()
-        metrics.attempt_s.child(cluster).observe(attempt.ended_s - attempt.started_s)
+        cluster, result, phase = attempt.cluster, attempt.result, attempt.phase
+        series = self._tries[cluster, result, phase]
+        series.attempts.inc()
+        series.duration_s.observe(attempt.ended_s - attempt.started_s)
         if attempt.first_token_s is not None:
-            metrics.attempt_ttft_s.child(cluster).observe(attempt.first_token_s - attempt.started_s)
-        if attempt.phase is Phase.STREAMING and attempt.result is AttemptResult.UPSTREAM_FAULT:
-            metrics.truncated.child(cluster).inc()
-        if attempt.phase in (Phase.DISPATCHED, Phase.HEAD) and attempt.result in (
-            AttemptResult.LOCAL_FAULT,
-            AttemptResult.CANCELLED,
-        ):
-            metrics.wasted.child(cluster).inc()
+            series.ttft_s.observe(attempt.first_token_s - attempt.started_s)
+        if result is AttemptResult.OK:
+            return
+        if phase is Phase.STREAMING and result is AttemptResult.UPSTREAM_FAULT:
+            self._metrics.truncated.child(cluster).inc()
+        if phase in (Phase.DISPATCHED, Phase.HEAD) and result in (AttemptResult.LOCAL_FAULT, AttemptResult.CANCELLED):
+            self._metrics.wasted.child(cluster).inc()
 
     def request(self, scope: Ended, bytes_sent: int) -> None:
         """Count and log one ended request."""
-        metrics = self._metrics
         request = scope.request
         now_s = self._clock.monotonic_s()
-        outcome = scope.outcome.value
         # A model nobody serves is a name from outside: it must not become a label.
         known = request is not None and (scope.placement is None or scope.placement.model_known)
         model = request.model if request is not None and known else _UNKNOWN
         tenant = request.principal.tenant if request is not None else _UNKNOWN
         criticality = request.criticality.label if request is not None else _UNKNOWN
-        metrics.requests.child(model, tenant, criticality, outcome).inc()
-        metrics.request_s.child(model, outcome).observe(now_s - scope.arrived_s)
+        ends = self._ends[model, tenant, criticality, scope.outcome]
+        ends.requests.inc()
+        ends.duration_s.observe(now_s - scope.arrived_s)
+        if scope.first_token_s is not None:
+            served = self._served[model, tenant, criticality]
+            served.ttft_s.observe(scope.first_token_s - scope.arrived_s)
+            if scope.usage is not None:
+                served.prompt.inc(scope.usage.prompt_tokens)
+                served.completion.inc(scope.usage.completion_tokens)
+                self._rarer_tokens(scope.usage, model, tenant)
+                if request is not None and request.stream:
+                    self._pace(scope.usage, model, now_s - scope.first_token_s)
+        if scope.error is not None or scope.queued_s or scope.resumed or len(scope.attempts) > 1:
+            self._unusual(scope, tenant, criticality)
+        if self._access_log is not None:
+            self._access_log.write(self._line(scope, now_s, bytes_sent))
+
+    def _rarer_tokens(self, usage: Usage, model: str, tenant: str) -> None:
+        tokens = self._metrics.tokens
+        if usage.cached_tokens:
+            tokens.child(model, tenant, "cached").inc(usage.cached_tokens)
+        if usage.reasoning_tokens:
+            tokens.child(model, tenant, "reasoning").inc(usage.reasoning_tokens)
+        if usage.estimated:
+            self._metrics.usage_estimated.child(model).inc()
+
+    def _pace(self, usage: Usage, model: str, streamed_s: float) -> None:
+        if usage.completion_tokens >= _STREAM_TOKENS_MIN:
+            self._metrics.per_token_s.child(model).observe(streamed_s / (usage.completion_tokens - 1))
+
+    def _unusual(self, scope: Ended, tenant: str, criticality: str) -> None:
+        """What most requests are spared: errors, waiting, other clusters."""
+        metrics = self._metrics
         if scope.error is not None:
             metrics.errors.child(scope.error.kind.value.code).inc()
             if scope.error.kind is ErrorKind.RATE_LIMITED:
@@ -92,40 +174,14 @@ class Recorder:
                 metrics.shed.child(criticality, scope.error.reason).inc()
         if scope.queued_s:
             metrics.queue_wait_s.child(criticality).observe(scope.queued_s)
-        if scope.first_token_s is not None:
-            metrics.ttft_s.child(model, criticality).observe(scope.first_token_s - scope.arrived_s)
-        if scope.usage is not None:
-            self._tokens(scope, scope.usage, model, tenant, now_s)
         if scope.resumed:
             metrics.resumed.child("ok" if scope.outcome is Outcome.COMPLETED else "broken_again").inc(scope.resumed)
         self._failovers(scope)
-        if self._access_log is not None:
-            self._access_log.write(self._line(scope, now_s, bytes_sent))
-
-    def _tokens(self, scope: Ended, usage: Usage, model: str, tenant: str, now_s: float) -> None:
-        tokens = self._metrics.tokens
-        tokens.child(model, tenant, "prompt").inc(usage.prompt_tokens)
-        tokens.child(model, tenant, "completion").inc(usage.completion_tokens)
-        if usage.cached_tokens:
-            tokens.child(model, tenant, "cached").inc(usage.cached_tokens)
-        if usage.reasoning_tokens:
-            tokens.child(model, tenant, "reasoning").inc(usage.reasoning_tokens)
-        if usage.estimated:
-            self._metrics.usage_estimated.child(model).inc()
-        request = scope.request
-        if (
-            request is not None
-            and request.stream
-            and scope.first_token_s is not None
-            and usage.completion_tokens >= _STREAM_TOKENS_MIN
-        ):
-            gap_s = (now_s - scope.first_token_s) / (usage.completion_tokens - 1)
-            self._metrics.per_token_s.child(model).observe(gap_s)
 
     def _failovers(self, scope: Ended) -> None:
         """Every attempt but the last was followed by another cluster."""
         for attempt in scope.attempts[:-1]:
-            self._metrics.failovers.child(attempt.cluster, attempt.result.value).inc()
+            self._metrics.failovers.child(attempt.cluster, attempt.result).inc()
 
     def _line(self, scope: Ended, now_s: float, bytes_sent: int) -> AccessRecord:
         request, usage, placement = scope.request, scope.usage, scope.placement
@@ -136,7 +192,7 @@ class Recorder:
             path=scope.path,
             attempts=len(scope.attempts),
             status=scope.status,
-            outcome=scope.outcome.value,
+            outcome=scope.outcome,
             duration_ms=round((now_s - scope.arrived_s) * 1000, 3),
             bytes_sent=bytes_sent,
             policy_version=scope.policy.version,

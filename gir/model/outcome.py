@@ -1,4 +1,7 @@
-"""How requests and attempts end. A request has exactly one terminal `Outcome` (invariant I1)."""
+"""How requests and attempts end. A request has exactly one terminal `Outcome` (invariant I1).
+
+The enumerations are strings, so that a member is its own label in metrics and logs and hashes at a string's price.
+"""
 
 import enum
 
@@ -7,7 +10,7 @@ import msgspec
 from gir.model.ids import ClusterId
 
 
-class Outcome(enum.Enum):
+class Outcome(enum.StrEnum):
     """Terminal state of one admitted request, plus REJECTED for those never admitted."""
 
     COMPLETED = "completed"
@@ -18,7 +21,7 @@ class Outcome(enum.Enum):
     REJECTED = "rejected"
 
 
-class Phase(enum.Enum):
+class Phase(enum.StrEnum):
     """How far an attempt got. It decides what a retry may do."""
 
     QUEUED = "queued"
@@ -32,7 +35,7 @@ class Phase(enum.Enum):
     DONE = "done"
 
 
-class AttemptResult(enum.Enum):
+class AttemptResult(enum.StrEnum):
     """Class of an attempt's end, as health and retries judge it."""
 
     OK = "ok"

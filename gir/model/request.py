@@ -14,13 +14,14 @@ class Criticality(enum.IntEnum):
     STANDARD = 0
     CRITICAL = 1
 
-    @property
-    def label(self) -> str:
-        """Name as it stands in headers, metrics and error messages."""
-        return self.name.lower()
+    label: str
+    """Name as it stands in headers, metrics and error messages."""
+
+    def __init__(self, _: int) -> None:
+        self.label = self._name_.lower()
 
 
-class Api(enum.Enum):
+class Api(enum.StrEnum):
     """The API a path speaks; it decides how the body is peeked, how a stream ends and how usage is read."""
 
     CHAT = "chat"

@@ -5,6 +5,7 @@ prompts are cut by the name of their field, and credentials inside free text by 
 bounded queue that a thread drains; when the sink is slower than the process, lines are dropped and counted.
 """
 
+import functools
 import logging
 import re
 import threading
@@ -253,4 +254,9 @@ class AccessLog:
 
 def wall_stamp(wall_s: float) -> str:
     """RFC 3339 in UTC with milliseconds, as all lines carry it."""
-    return datetime.fromtimestamp(wall_s, UTC).isoformat(timespec="milliseconds")
+    return _stamp_of(int(wall_s * 1000))
+
+
+@functools.lru_cache(maxsize=4)  # a busy process ends several requests in one millisecond
+def _stamp_of(wall_ms: int) -> str:
+    return datetime.fromtimestamp(wall_ms / 1000, UTC).isoformat(timespec="milliseconds")
