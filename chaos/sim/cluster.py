@@ -14,6 +14,7 @@ from gir.model.ids import ClusterId, ModelId, RegionId, TierName
 from tier1_agent.capacity import Demand, Recent, report
 from tier1_agent.fleet import Fleet
 from tier1_agent.gate import Gate, GateSettings
+from tier1_agent.pods import Pod, PodState
 from tier1_agent.pool import Pool, PoolSettings
 from tier1_agent.scorers import PRESETS
 
@@ -165,7 +166,7 @@ class SimCluster:
             warnings=(),
             now_s=now_s,
         )
-        self._told = (now_s, full)
+        self._told = (now_s, full) if all(map(_steady, self.fleet.pods())) else None
         return full
 
     def _demand(self, pool: Pool) -> Demand:
@@ -241,3 +242,8 @@ class SimCluster:
         for side in [side for side in self.network.sides if side.node is self.node and side.port == DATA_PORT]:
             if isinstance(side.protocol, AgentConnection) and side.protocol.idle:
                 side.close()
+
+
+def _steady(pod: Pod) -> bool:
+    """Time alone will change nothing about it."""
+    return pod.state is PodState.READY and pod.ramp_from_s is None

@@ -150,6 +150,7 @@ class SimRouter:
         self.tasks = TaskSet(failed)
         self.registry = SeenRegistry(policy, now_s=clock.monotonic_s(), jitter=clock.random.random)
         self.registry.observed, self.registry.router = self._observed, self
+        self.registry.closed_s, self.registry.suspected_s = float("-inf"), {}
         self.placer = SeenPlacer()
         self.placer.observed, self.placer.router = self._observed, self
         self.pools = Pools(clock, lambda: PoolLimits(connect_s=policy.forward.connect_s), lambda _: None)

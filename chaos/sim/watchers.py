@@ -98,8 +98,10 @@ class SeenRegistry(Registry):
 
     observed: Observed
     router: "SimRouter"
-    closed_s = float("-inf")
+    closed_s: float
     """When it last stopped suspecting itself."""
+    suspected_s: dict[ClusterId, float]
+    """When each cluster last fell."""
     _seen: ClusterView | None = None
 
     def take_events(self) -> list[HealthEvent]:
@@ -125,6 +127,8 @@ class SeenRegistry(Registry):
         name = self.router.name
         if event.before in ("suspect", "dead") and event.after == "healthy" and not self.fail_open:
             self.observed.fail("ramp", f"{name} gave {event.cluster} all its work back at once")
+        if event.after == "suspect" and event.cluster is not None:
+            self.suspected_s[event.cluster] = event.at_s
         fell = event.after in ("suspect", "dead") and event.cause in (Cause.BEATS, Cause.PROBE)
         if fell and self.router.cluster(event.cluster or "").untroubled_s > UNTROUBLED_S:
             self.observed.fail("alarm", f"{name} accuses {event.cluster}, which is well: {event.reason}")
@@ -234,6 +238,8 @@ class SeenScopes:
             return
         self._observed.note(router.name, "attempt", attempt.cluster, attempt.result.value, attempt.phase.value)
         waited = attempt.phase in (Phase.DISPATCHED, Phase.HEAD) and attempt.result is AttemptResult.LOCAL_FAULT
+        # Who was sent there after the verdict had nowhere else to go.
+        waited = waited and attempt.started_s < router.registry.suspected_s.get(attempt.cluster, float("inf"))
         late_s = router.frozen_too_long_s(attempt.cluster, attempt.ended_s)
         if waited and late_s > WAITERS_S and router.others_serve(attempt.cluster):
             self._observed.fail("waiters", f"one waited {late_s:.2f}s too long for frozen {attempt.cluster}")

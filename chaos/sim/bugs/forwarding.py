@@ -6,7 +6,9 @@ import msgspec
 
 from chaos.sim.bugs import Bug
 from gir import requesting
+from gir.forward import walk
 from gir.forward.dispatch import Dispatcher
+from gir.forward.phases import Next
 from gir.forward.walk import Walk
 from gir.model.outcome import AttemptResult, Outcome
 from gir.net.sse import EventFramer
@@ -101,6 +103,15 @@ BUGS = (
         replace=_amnesia,
         finding="I7",
         faults=frozenset({"crash", "freeze", "ill"}),
+    ),
+    Bug(
+        name="no-failover",
+        what="a request is given up after its first failure, whatever else could serve it",
+        target=walk,
+        attribute="after",
+        replace=lambda _: lambda *_: Next.STOP,
+        finding="PTE",
+        faults=frozenset({"freeze", "crash", "ill"}),
     ),
     Bug(
         name="waiters-not-moved",
