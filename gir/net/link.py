@@ -188,12 +188,15 @@ class UpstreamLink(asyncio.Protocol):
         head = ResponseHead(status, self._headers)
         call = self._call
         assert call is not None
-        bodyless = status in _BODYLESS or call.method_is_head
+        coding = head.get(b"transfer-encoding")
+        if coding is not None and coding.lower() != b"chunked":
+            raise ValueError("a transfer coding nobody offered to understand")
         self._framed = (
-            bodyless
-            or head.get(b"content-length") is not None
-            or (head.get(b"transfer-encoding") or b"").lower() == b"chunked"
+            coding is not None or head.get(b"content-length") is not None or status in _BODYLESS or call.method_is_head
         )
+        connection = head.get(b"connection")
+        if connection is not None:
+            head.drop_named(connection)
         if call.method_is_head:
             # The parser goes on to expect a body; this connection is not used again.
             self.usable = False

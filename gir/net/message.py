@@ -3,6 +3,10 @@
 Headers = list[tuple[bytes, bytes]]
 
 
+_UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
+"""What Connection cannot name away: framing, and its own options."""
+
+
 class _Head:
     """Header list with a first-value index, built when someone first asks."""
 
@@ -18,6 +22,12 @@ class _Head:
             # Reversed, so that of several equal names the first one stays.
             self._first = dict(reversed(self.headers))
         return self._first.get(name)
+
+    def drop_named(self, connection: bytes) -> set[bytes]:
+        """Obey a Connection header: drop the headers it names, which were meant for this hop only; its tokens."""
+        tokens = {token.strip().lower() for token in connection.split(b",")}
+        self.drop(tokens - _UNTOUCHABLE)
+        return tokens
 
     def drop(self, names: set[bytes]) -> None:
         """Forget every header called one of `names`."""

@@ -22,7 +22,6 @@ CHUNKED = -1
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding"})
 _LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (0|[1-9][0-9]{0,11})(?=\r\n)")
-_UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")
 _SCHEME = re.compile(rb"https?://([^/?#@]+)", re.IGNORECASE)
 
@@ -167,15 +166,8 @@ def _judge(head: RequestHead, first: dict[bytes, bytes]) -> None:
         head.expects_continue = not head.http10
     connection = first.get(b"connection")
     if connection is not None and connection != b"keep-alive":
-        _obey_connection(head, connection)
-
-
-def _obey_connection(head: RequestHead, value: bytes) -> None:
-    """Close if asked to, and drop the headers that Connection names: they were meant for this hop only."""
-    tokens = {token.strip().lower() for token in value.split(b",")}
-    if b"close" in tokens:
-        head.keep_alive = False
-    head.drop(tokens - _UNTOUCHABLE)
+        tokens = head.drop_named(connection)
+        head.keep_alive = head.keep_alive and b"close" not in tokens
 
 
 def _split_target(method: str, target: bytes) -> tuple[str, str]:

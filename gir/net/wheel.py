@@ -60,7 +60,11 @@ class Wheel:
                 if item.wheel_slot != slot:
                     continue  # moved to an earlier slot meanwhile, or gone
                 item.wheel_slot = 0
-                again_s = item.check(now_s)
+                try:
+                    again_s = item.check(now_s)
+                except Exception as error:  # noqa: BLE001 - one broken item must not stop the clock for the others
+                    _report(item, error)
+                    continue
                 if again_s is not None:
                     # Never into the slot that is running: that would spin.
                     self.watch(item, max(min(again_s, now_s + HORIZON_S), now_s + SLOT_S))
@@ -84,3 +88,7 @@ class Wheel:
         self.run(self._clock.monotonic_s())
         if self._upcoming and self._timer is None:
             self._arm()
+
+
+def _report(item: Timed, error: Exception) -> None:
+    asyncio.get_running_loop().call_exception_handler({"message": f"deadline check of {item!r}", "exception": error})

@@ -105,6 +105,7 @@ MALFORMED = {
     "chunk longer than its size": CHUNKED_OK + b"1\r\nabc\r\n0\r\n\r\n",
     "NUL in a header": b"HTTP/1.1 200 OK\r\nx: a\0b\r\ncontent-length: 2\r\n\r\nok",
     "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nxxx",
+    "coding nobody asked for": b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     "endless head": b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000,
     "too many headers": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300 + b"\r\n",
 }
@@ -166,3 +167,15 @@ async def test_repeated_response_headers_are_kept() -> None:
     async with Bench(answering(answer)) as bench:
         head = await (await bench.call()).head()
         assert head.headers == [(b"vary", b"a"), (b"x", b"1"), (b"vary", b"b"), (b"content-length", b"0")]
+
+
+@on_uvloop
+async def test_response_headers_named_by_connection_are_dropped() -> None:
+    answer = (
+        b"HTTP/1.1 200 OK\r\nConnection: X-Foo, Content-Length\r\nX-Foo: 1\r\nX-Bar: 2\r\ncontent-length: 2\r\n\r\nok"
+    )
+    async with Bench(answering(answer)) as bench:
+        call = await bench.call()
+        names = [name for name, _ in (await call.head()).headers]
+        assert names == [b"connection", b"x-bar", b"content-length"]
+        assert await call.read_all(10) == b"ok"

@@ -176,38 +176,6 @@ def test_the_same_head_reads_the_same_after_any_other() -> None:
         assert parse(good).body_length == 3
 
 
-def test_a_repeated_head_is_the_same_value_with_the_new_length() -> None:
-    reader = HeadReader()
-    first = reader.read(post(b"X: 1", b"Content-Length: 3"), LIMITS, "peer", ())
-    first.memo = "worked out"
-    again = reader.read(post(b"X: 1", b"Content-Length: 12345"), LIMITS, "peer", ())
-    assert again is first
-    assert (again.body_length, again.memo) == (12345, "worked out")
-    assert again.get(b"content-length") is None, "it would be the last request's"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        post(b"X: 2", b"Content-Length: 3"),
-        post(b"X: 1", b"Content-Length: 3", line=b"POST /y HTTP/1.1"),
-        post(b"X: 1", b"Content-Length: 3", host=b"host: b"),
-        post(b"X: 1", b"Content-Length: 3", b"Y: 1"),
-        post(b"X: 1", b"content-length: 3"),
-        post(b"X: 1"),
-    ],
-    ids=["value", "target", "host", "more headers", "spelling", "no body"],
-)
-def test_any_other_head_is_read_anew(other: bytes) -> None:
-    reader = HeadReader()
-    first = reader.read(post(b"X: 1", b"Content-Length: 3"), LIMITS, "peer", ())
-    first.memo = "worked out"
-    head = reader.read(other, LIMITS, "peer", ())
-    plain = parse(other)
-    assert head.memo is None or other == post(b"X: 1", b"content-length: 3")
-    assert (head.path, head.body_length, head.get(b"x")) == (plain.path, plain.body_length, plain.get(b"x"))
-
-
 @pytest.mark.parametrize("raw", REFUSED.values(), ids=REFUSED.keys())
 def test_a_good_head_before_makes_no_bad_one_good(raw: bytes) -> None:
     reader = HeadReader()
@@ -219,10 +187,3 @@ def test_a_good_head_before_makes_no_bad_one_good(raw: bytes) -> None:
             first, _, rest = raw.partition(b"\r\n")
             with pytest.raises(RequestError):
                 reader.read(first + b"\r\n" + line + rest, LIMITS, "peer", ())
-
-
-def test_heads_with_an_expectation_or_a_coding_are_not_remembered() -> None:
-    reader = HeadReader()
-    for line in (b"Expect: 100-continue", b"Content-Encoding: gzip"):
-        first = reader.read(post(line, b"Content-Length: 3"), LIMITS, "peer", ())
-        assert reader.read(post(line, b"Content-Length: 3"), LIMITS, "peer", ()) is not first

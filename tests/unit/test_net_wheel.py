@@ -108,6 +108,22 @@ async def test_an_item_that_left_is_not_looked_at(wheel: Wheel, clock: ManualClo
     wheel.close()
 
 
+async def test_an_item_that_breaks_is_reported_and_the_others_go_on(wheel: Wheel, clock: ManualClock) -> None:
+    class Broken(Item):
+        def check(self, now_s: float) -> float | None:
+            raise ZeroDivisionError
+
+    reports: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    broken, sound = Broken(100.5), Item(100.5)
+    wheel.watch(broken, 100.5)
+    wheel.watch(sound, 100.5)
+    turn(wheel, clock, 101.0)
+    assert sound.fired_at_s is not None
+    assert [type(report["exception"]) for report in reports] == [ZeroDivisionError]
+    wheel.close()
+
+
 @pytest.mark.looptime
 async def test_the_loop_wakes_the_wheel_and_an_empty_wheel_sleeps() -> None:
     class LoopClock(ManualClock):
