@@ -157,8 +157,8 @@ class Exchange:
         if self.client_gone:
             return
         if self.head.method == "HEAD" or status in _BODYLESS:
-            self._link.send(head)
-        elif len(body) > _JOIN_BYTES_MAX:
+            body = b""
+        if len(body) > _JOIN_BYTES_MAX:
             self._link.send(head)
             self._link.send(body)
         else:

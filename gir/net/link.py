@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from gir.net.pool import UpstreamPool
     from gir.net.upstream import UpstreamCall
 
+_JOIN_BYTES_MAX = 65_536
+"""Above this, copying head and body together costs more than handing the transport two buffers."""
 _HEAD_BYTES_MAX = 65_536
 _HEADERS_MAX = 200
 _SWITCHING_PROTOCOLS = 101
@@ -67,7 +69,7 @@ class UpstreamLink(asyncio.Protocol):
 
     # The call
 
-    def begin(self, call: "UpstreamCall", request: list[bytes]) -> None:
+    def begin(self, call: "UpstreamCall", head: bytes, body: bytes) -> None:
         """Start a call by writing its whole request."""
         self._call = call
         self._headers = []
@@ -75,7 +77,10 @@ class UpstreamLink(asyncio.Protocol):
         self._head_bytes = 0
         transport = self._transport
         assert transport is not None
-        transport.writelines(request)
+        if len(body) > _JOIN_BYTES_MAX:
+            transport.writelines((head, body))
+        else:
+            transport.write(head + body)
 
     def pause(self) -> None:
         """Stop reading."""

@@ -29,7 +29,6 @@ from gir.net.wheel import HORIZON_S
 if TYPE_CHECKING:
     from gir.net.pool import UpstreamPool
 
-_JOIN_BYTES_MAX = 65_536
 _HELD_BYTES_HIGH = 65_536
 """Bytes waiting for the owner above which the upstream is paused."""
 _HOLD_BYTES_MAX = 1_048_576
@@ -246,10 +245,7 @@ class UpstreamCall:
         due_s = min(now_s + self._deadlines.head_s, self._deadlines.total_at_s)
         if due_s < now_s + HORIZON_S:
             link.watch(due_s)
-        if len(self._body) > _JOIN_BYTES_MAX:
-            link.begin(self, [self._request, self._body])
-        else:
-            link.begin(self, [self._request + self._body])
+        link.begin(self, self._request, self._body)
 
     def head_received(self, head: ResponseHead) -> None:
         """The head is here; the request will not be sent again, so its bytes are let go."""
