@@ -109,7 +109,7 @@ def plan_of(seed: int, *, clusters: int | None = None, faults: frozenset[str] | 
     chance = random.Random(seed)
     count = clusters or chance.choice((2, 3, 3, 4, 5, 6, 8, 10))
     policy = _policy(chance)
-    safety_s = chance.uniform(200.0, 400.0)
+    safety_s = chance.uniform(300.0, 600.0)
     core = chance.randrange(count) if chance.random() < 0.7 else -1
     specs = tuple(_cluster(chance, number, core=number == core) for number in range(count))
     routers = chance.choices((1, 2, 3), (8, 3, 1))[0]
@@ -205,7 +205,7 @@ def _faults(
         8 if specs[number].tier == "reserved" else 3 if specs[number].tier == "on_demand" else 1 for number in touchable
     ]
     faults = []
-    for _ in range(chance.randint(2, 3 + int(safety_s / 60.0))):
+    for _ in range(chance.randint(2, 3 + int(safety_s / 90.0))):
         kind = chance.choice(enabled)
         at_s = start_s + chance.uniform(0.0, safety_s - 20.0)
         lasts_s = chance.choice((chance.uniform(0.5, 5.0), chance.uniform(5.0, 25.0), chance.uniform(20.0, 60.0)))
@@ -235,7 +235,7 @@ def _traffic(chance: random.Random, plan: Plan) -> tuple[Ask, ...]:
     at_s = plan.heal_s + 30.0
     while at_s < plan.recovered_s:
         asks.append(_ask(chance, plan, at_s, tokens=(1, 2, 4)))
-        at_s += chance.uniform(10.0, 25.0)
+        at_s += chance.uniform(12.0, 30.0)
     return tuple(sorted(asks, key=lambda ask: ask.at_s))
 
 

@@ -4,7 +4,6 @@ import enum
 
 import msgspec
 
-from gir.model.cluster import ClusterStatus
 from gir.model.ids import ClusterId
 
 
@@ -48,26 +47,3 @@ class HealthEvent(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     redispatch: bool = False
     """Requests waiting there for their first token should be tried elsewhere now: what was lost will not answer."""
-
-
-def status_event(
-    at_s: float,
-    cluster: ClusterId,
-    before: ClusterStatus,
-    after: ClusterStatus,
-    *,
-    cause: Cause,
-    reason: str,
-    redispatch: bool,
-) -> HealthEvent:
-    """Record of a change of status."""
-    return HealthEvent(
-        at_s=at_s,
-        kind=EventKind.STATUS,
-        cluster=cluster,
-        before=before.value,
-        after=after.value,
-        cause=cause,
-        reason=reason,
-        redispatch=redispatch,
-    )

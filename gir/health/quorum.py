@@ -55,25 +55,34 @@ def judge(members: Sequence[Member], policy: HealthPolicy) -> Judgement:
     return CALM
 
 
-def choose_last_resorts(records: Iterable[ClusterRecord], policy: HealthPolicy, now_s: float) -> None:
-    """Mark who must stay usable because nobody is left to serve one of its models.
+def choose_last_resorts(records: Iterable[ClusterRecord], policy: HealthPolicy, now_s: float) -> list[ClusterRecord]:
+    """Mark who must stay usable because nobody is left to serve one of its models; return whose mark has changed.
 
     All that were heard of within `dead_after_s` of the latest: sending everything to one of many that fail alike
     would finish it. Those that said goodbye or refuse connections are gone and no resort.
     """
     served: set[ModelId] = set()
     left: list[ClusterRecord] = []
+    marked: list[ClusterRecord] = []
     for record in records:
-        record.last_resort = False
         if record.working:
             served |= record.names
         elif record.doors_open and record.doubtful:
             left.append(record)
+        if record.last_resort:
+            marked.append(record)
     orphans: dict[ModelId, list[ClusterRecord]] = {}
     for record in left:
         for name in record.names - served:
             orphans.setdefault(name, []).append(record)
+    chosen: dict[ClusterId, ClusterRecord] = {}
     for candidates in orphans.values():
         latest_s = max(candidate.alive_s(now_s) for candidate in candidates)
         for candidate in candidates:
-            candidate.last_resort |= latest_s - candidate.alive_s(now_s) <= policy.dead_after_s
+            if latest_s - candidate.alive_s(now_s) <= policy.dead_after_s:
+                chosen[candidate.hello.cluster] = candidate
+    turned = [record for record in marked if record.hello.cluster not in chosen]
+    turned += [record for record in chosen.values() if not record.last_resort]
+    for record in turned:
+        record.last_resort = not record.last_resort
+    return turned

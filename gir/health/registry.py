@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gir.health import report
-from gir.health.events import Cause, EventKind, HealthEvent, status_event
+from gir.health.events import Cause, EventKind, HealthEvent
 from gir.health.probe import Probes
 from gir.health.quorum import CALM, Judgement, Member, choose_last_resorts, judge
 from gir.health.record import ClusterRecord, Standing
@@ -237,31 +237,34 @@ class Registry:
         """Restore the invariant between what is known and what is published; return the view."""
         self._notice_gap(now_s)
         self._seen_s = now_s
-        if now_s >= self._sweep_s:
+        swept = now_s >= self._sweep_s
+        touched = self._touched(now_s, swept=swept)
+        upheaval, self._upheaval = self._upheaval, False
+        for record in touched.values():
+            upheaval |= record.assess(now_s, pardoned=now_s < self._pardon_until_s)
+        if upheaval and self._judge(now_s):
+            touched = dict(self._records)
+        for record in touched.values():
+            first = record.standing is Standing.NEW and self._among_the_first(record, now_s)
+            upheaval |= record.step(now_s, among_the_first=first)
+        if upheaval or (swept and touched):
+            turned = choose_last_resorts(self._records.values(), self._policy, now_s)
+            touched.update((record.hello.cluster, record) for record in turned)
+        return self._publish(touched.values(), now_s)
+
+    def _touched(self, now_s: float, *, swept: bool) -> dict[ClusterId, ClusterRecord]:
+        """Records that may look different now: those with news and, in a sweep, those that time can change."""
+        if not swept:
+            touched = {cluster: self._records[cluster] for cluster in sorted(self._dirty)}
+        else:
             self._sweep_s = now_s + self._policy.sweep_interval_s
-            records = [
-                record
+            touched = {
+                cluster: record
                 for cluster, record in self._records.items()
                 if now_s >= record.quiet_until_s or cluster in self._dirty
-            ]
-            self._upheaval |= bool(records)
-        else:
-            records = [self._records[cluster] for cluster in sorted(self._dirty)]
+            }
         self._dirty.clear()
-        pardoned = now_s < self._pardon_until_s
-        for record in records:
-            self._upheaval |= record.assess(now_s, pardoned=pardoned)
-        if self._upheaval:
-            records = list(self._records.values())
-            self._judge(now_s)
-        for record in records:
-            first = record.standing is Standing.NEW and self._among_the_first(record, now_s)
-            self._upheaval |= record.step(now_s, among_the_first=first)
-        if self._upheaval:
-            records = list(self._records.values())
-            choose_last_resorts(records, self._policy, now_s)
-        self._upheaval = False
-        return self._publish(records, now_s)
+        return touched
 
     def take_events(self) -> list[HealthEvent]:
         """What has changed since the last call, oldest first."""
@@ -300,6 +303,7 @@ class Registry:
         self._pardon(now_s)
         for record in self._records.values():
             record.grant(late_s, now_s)
+        self._dirty.update(self._records)
         self._upheaval = True
         self._emit(now_s, EventKind.GAP, None, "", f"{late_s:.1f}s", cause=Cause.OBSERVER)
 
@@ -308,8 +312,8 @@ class Registry:
         come back spread over some seconds. Probes go on."""
         self._pardon_until_s = now_s + max(self._policy.dead_after_s, AGENTS_RETURN_S)
 
-    def _judge(self, now_s: float) -> None:
-        """Decide whether the fleet or this router is sick, and act on a change of mind."""
+    def _judge(self, now_s: float) -> bool:
+        """Decide whether the fleet or this router is sick, and act on it; True on a change of mind."""
         members = [
             Member(record.hello.cluster, record.silent_since_s)
             for record in self._records.values()
@@ -329,6 +333,7 @@ class Registry:
                 self._pardon(now_s)
             words = ("closed", "open") if self.fail_open else ("open", "closed")
             self._emit(now_s, EventKind.FAIL_OPEN, None, *words, cause=Cause.OBSERVER)
+        return self._judgement != before
 
     def _among_the_first(self, record: ClusterRecord, now_s: float) -> bool:
         """Nobody was serving its models before it: this router has just started, or there is nobody else.
@@ -364,16 +369,15 @@ class Registry:
         if record.intent is Intent.MAINTENANCE or was is after.status:
             return
         fell = after.status in (ClusterStatus.SUSPECT, ClusterStatus.DEAD)
-        self._events.append(
-            status_event(
-                now_s,
-                record.hello.cluster,
-                was,
-                after.status,
-                cause=record.cause if record.cause is not Cause.NONE else Cause.RECOVERY,
-                reason=reason,
-                redispatch=fell and redispatch(record),
-            )
+        self._emit(
+            now_s,
+            EventKind.STATUS,
+            record,
+            was.value,
+            after.status.value,
+            cause=record.cause if record.cause is not Cause.NONE else Cause.RECOVERY,
+            reason=reason,
+            redispatch=fell and redispatch(record),
         )
 
     def _known(self, cluster: ClusterId) -> ClusterRecord:
@@ -385,16 +389,7 @@ class Registry:
         return [self._records[cluster] for cluster in sorted(self._records)]
 
     def _emit(
-        self,
-        now_s: float,
-        kind: EventKind,
-        record: ClusterRecord | None,
-        before: str,
-        after: str,
-        *,
-        cause: Cause = Cause.NONE,
+        self, now_s: float, kind: EventKind, record: ClusterRecord | None, before: str, after: str, **more: Any
     ) -> None:
         cluster = record.hello.cluster if record else None
-        self._events.append(
-            HealthEvent(at_s=now_s, kind=kind, cluster=cluster, before=before, after=after, cause=cause)
-        )
+        self._events.append(HealthEvent(at_s=now_s, kind=kind, cluster=cluster, before=before, after=after, **more))

@@ -25,8 +25,10 @@ class Bug(msgspec.Struct, frozen=True, kw_only=True):
     """Makes the wrong thing from the right one."""
     finding: str = ""
     """Beginning of what the simulation reports; '' when only a test notices."""
+    first: int = 1
+    """Seed to begin with: one that was seen to find it."""
     seeds: int = 60
-    """It must show within so many seeds from 1 on."""
+    """It must show within so many seeds."""
     faults: frozenset[str] | None = None
     """Kinds of trouble that bring it to light; None for all."""
     test: str = ""

@@ -119,6 +119,7 @@ BUGS = (
         target=Breaker,
         attribute="unclaimed",
         replace=lambda _: lambda *_: False,
+        first=47,
         finding="liveness",
         seeds=300,
         faults=frozenset({"freeze", "ill", "cut_data"}),
