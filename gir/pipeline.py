@@ -14,9 +14,10 @@ from gir import requesting
 from gir.account.ledger import UsageLedger
 from gir.admit.limits import Limiter
 from gir.admit.reservation import LimitExceeded
-from gir.admit.ticket import Room, ticket_of
+from gir.admit.ticket import Room, Ticket, ticket_of
 from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
+from gir.caller import Caller, caller_of
 from gir.clock import Clock
 from gir.forward.answer import Answer
 from gir.forward.dispatch import Dispatcher
@@ -26,7 +27,7 @@ from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.outcome import Attempt, Outcome
 from gir.model.policy import PolicySnapshot
-from gir.model.request import Api, InferenceRequest, Principal
+from gir.model.request import InferenceRequest, Principal
 from gir.net.exchange import Exchange
 from gir.net.message import Headers
 from gir.place.placer import Placer
@@ -34,7 +35,6 @@ from gir.place.rewrite import Rewriter
 from gir.scope import Scope
 from gir.telemetry.tracing import Tracing, operation
 from gir.wire import headers as names
-from gir.wire.openai import api_of
 
 
 class PolicySource(Protocol):
@@ -107,18 +107,19 @@ class Pipeline:
         stages = self._stages
         head = exchange.head
         stages.waiting.check_door()
-        credential = requesting.credential(head)
-        principal = stages.authenticator.known(credential, stages.clock.wall_s())
+        caller = caller_of(head)
+        principal = stages.authenticator.known(caller.credential, stages.clock.wall_s())
         if principal is None:
-            principal = await stages.authenticator.authenticate(credential)
-        api = self._route(exchange, principal)
-        if api is None:
+            principal = await stages.authenticator.authenticate(caller.credential)
+        api = caller.api
+        if api is None or head.method != "POST":
+            self._other_route(exchange, caller, principal)
             scope.outcome = Outcome.COMPLETED
             return
         body = exchange.body_ready
         if body is None:
             body = await exchange.read_body()
-        asked = requesting.read(head, api, body, principal)
+        asked = requesting.read(caller, api, body, principal)
         scope.rewrite = stages.rewriter.rewrite(
             asked.peek.model,
             head.headers,
@@ -128,10 +129,18 @@ class Pipeline:
             stages.registry.view,
             exchange.arrived_s,
         )
-        request = scope.request = requesting.build(asked, scope, principal, exchange)
+        request = scope.request = requesting.build(asked, caller, scope, principal)
         if stages.tracing.on:
             stages.tracing.named(scope.trace, f"{operation(api)} {request.model}")
-        await self._admit(scope, request)
+        scope.account = stages.ledger.open(principal.tenant, request.model)
+        now_s = stages.clock.monotonic_s()
+        scope.reservation = stages.limiter.reserve_now(request, now_s)
+        if scope.reservation is None:
+            scope.reservation = await stages.limiter.reserve(request)
+        queue = self._enter(scope, request, now_s)
+        if queue is not None:
+            await stages.waiting.wait(queue)
+            scope.queued_s = stages.clock.monotonic_s() - now_s
         outgoing = requesting.body_for(asked, request.model)
         job = requesting.job(
             asked,
@@ -139,7 +148,7 @@ class Pipeline:
             scope.policy,
             stages.index,
             outgoing,
-            head_for=self._head_writer(exchange, scope),
+            head_for=self._head_writer(caller, scope),
             headers_for=self._header_writer(scope),
         )
         report = await stages.dispatcher.run(exchange, job, scope)
@@ -148,18 +157,12 @@ class Pipeline:
         scope.status = report.status
         scope.resumed = report.resumed
 
-    async def _admit(self, scope: Scope, request: InferenceRequest) -> None:
-        """Reserve from the limits, then wait for room; what was taken is in the scope from then on."""
-        stages, clock, policy = self._stages, self._stages.clock, scope.policy
-        scope.account = stages.ledger.open(request.principal.tenant, request.model)
-        now_s = clock.monotonic_s()
-        scope.reservation = stages.limiter.reserve_now(request, now_s)
-        if scope.reservation is None:
-            scope.reservation = await stages.limiter.reserve(request)
-
+    def _enter(self, scope: Scope, request: InferenceRequest, now_s: float) -> Ticket | None:
+        """Ask flow control for room; the ticket to wait with when there is none."""
+        stages, policy = self._stages, scope.policy
         slots = stages.placer.slots(request, stages.registry.view, policy, now_s=now_s)
         if not slots[0]:
-            return  # Nobody to wait for: placement says at once why.
+            return None  # Nobody to wait for: placement says at once why.
         first = True
 
         def room() -> Room:
@@ -167,38 +170,32 @@ class Pipeline:
             if first:
                 first = False
                 return Room(*slots)
-            return Room(*stages.placer.slots(request, stages.registry.view, policy, now_s=clock.monotonic_s()))
+            return Room(*stages.placer.slots(request, stages.registry.view, policy, now_s=stages.clock.monotonic_s()))
 
         ticket = ticket_of(request, room, share=stages.index.share(policy, request.principal.tenant))
         may_go = stages.waiting.enter_now(ticket, now_s)
         scope.ticket = ticket
-        if not may_go:
-            await stages.waiting.wait(ticket)
-            scope.queued_s = clock.monotonic_s() - now_s
+        return None if may_go else ticket
 
-    def _route(self, exchange: Exchange, principal: Principal) -> Api | None:
-        """API of the path; None when the request has been answered here."""
+    def _other_route(self, exchange: Exchange, caller: Caller, principal: Principal) -> None:
+        """Answer what is not a POST to one of the APIs; raises 404 or 405 unless it is the list of models."""
         head = exchange.head
         if head.method == "GET" and head.path == "/v1/models":
             headers = [(b"content-type", b"application/json")]
             exchange.respond(200, headers, self._stages.models_body(principal))
-            return None
-        api = api_of(head.path)
-        if api is None:
+        elif caller.api is None:
             raise RequestError(
                 ErrorKind.NOT_FOUND, f"no such path: {head.method} {head.path[:80]}; the API begins with /v1/"
             )
-        if head.method != "POST":
+        else:
             raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"{head.method} {head.path[:80]}: use POST")
-        return api
 
-    def _head_writer(self, exchange: Exchange, scope: Scope) -> Callable[[Candidate, int], bytes]:
+    def _head_writer(self, caller: Caller, scope: Scope) -> Callable[[Candidate, int], bytes]:
         stages = self._stages
 
         def write(candidate: Candidate, body_bytes: int) -> bytes:
-            return requesting.upstream_head(
-                exchange.head, scope, candidate, stages.credential_for(candidate.cluster), body_bytes, stages.clock
-            )
+            authorization, now_s = stages.credential_for(candidate.cluster), stages.clock.monotonic_s()
+            return requesting.upstream_head(caller, scope, candidate, authorization, body_bytes, now_s)
 
         return write
 

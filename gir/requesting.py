@@ -9,7 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from gir.admit.ticket import class_of
-from gir.caller import caller_of
+from gir.caller import Caller
 from gir.clock import Clock
 from gir.forward.answer import Answer, AttemptPlan
 from gir.forward.job import Job
@@ -19,8 +19,7 @@ from gir.model.ids import ModelId, RequestId, TenantId
 from gir.model.policy import ModelPolicy, PolicySnapshot
 from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
-from gir.net.exchange import Exchange
-from gir.net.message import Headers, RequestHead
+from gir.net.message import Headers
 from gir.net.render import request_end
 from gir.net.upstream import CallDeadlines
 from gir.scope import Scope
@@ -80,26 +79,21 @@ class RequestIds:
         return f"{self._prefix}{next(self._numbers):08x}"
 
 
-def credential(head: RequestHead) -> bytes | None:
-    """Secret the caller presents: a bearer token, or `x-api-key` as Anthropic's clients send it."""
-    return caller_of(head).credential
-
-
-def read(head: RequestHead, api: Api, body: bytes, principal: Principal) -> Asked:
+def read(caller: Caller, api: Api, body: bytes, principal: Principal) -> Asked:
     """Peek into the body; raises RequestError when it is not usable."""
     seen = peek(api, body)
     return Asked(
         api=api,
         body=body,
         peek=seen,
-        session_key=caller_of(head).session_key or seen.session_key,
+        session_key=caller.session_key or seen.session_key,
         trusted=principal.trusted,
     )
 
 
-def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) -> InferenceRequest:
+def build(asked: Asked, caller: Caller, scope: Scope, principal: Principal) -> InferenceRequest:
     """The frozen request; raises 403 for a model the principal may not use, 508 for a loop."""
-    head, seen, rewrite = exchange.head, asked.peek, scope.rewrite
+    seen, rewrite = asked.peek, scope.rewrite
     assert rewrite is not None, "built before it was rewritten"
     model = ModelId(rewrite.model)
     allowed = principal.models_allowed
@@ -109,23 +103,23 @@ def build(asked: Asked, scope: Scope, principal: Principal, exchange: Exchange) 
             f"tenant '{principal.tenant}' may not use model '{seen.model}'; ask an operator to allow it",
             param="model",
         )
-    caller = caller_of(head)
     if caller.hops >= scope.policy.placement.hops_max:
         raise _looped(caller.hops, scope.policy)
     prompt = seen.prompt
+    prompt_bytes = len(prompt)
     return InferenceRequest(
         request_id=RequestId(scope.request_id),
         api=asked.api,
-        path=head.path,
+        path=scope.path,
         model=model,
         model_asked=ModelId(seen.model),
         principal=principal,
         criticality=class_of(principal, caller.criticality),
         stream=seen.stream,
-        prompt_tokens_estimate=int(len(prompt) / BYTES_PER_TOKEN),
+        prompt_tokens_estimate=int(prompt_bytes / BYTES_PER_TOKEN),
         output_tokens_max=seen.output_tokens_max,
         prefix_hashes=prefix_hashes(model, prompt),
-        prompt_bytes=len(prompt),
+        prompt_bytes=prompt_bytes,
         session_key=asked.session_key,
         cluster_pinned=caller.pinned if asked.trusted else None,
         arrived_s=scope.arrived_s,
@@ -209,13 +203,13 @@ def _usage_is_ours(asked: Asked) -> bool:
 
 
 def upstream_head(
-    head: RequestHead, scope: Scope, candidate: Candidate, authorization: bytes, body_bytes: int, clock: Clock
+    caller: Caller, scope: Scope, candidate: Candidate, authorization: bytes, body_bytes: int, now_s: float
 ) -> bytes:
     """Request head for one cluster: allow-listed headers, our control headers, the cluster's own credential."""
     request = scope.request
     assert request is not None, "sent before it was built"
-    left_ms = max(1, int((request.deadline_s - clock.monotonic_s()) * 1000))
-    start = caller_of(head).start(candidate.url, authorization, trusted=request.principal.trusted)
+    left_ms = max(1, int((request.deadline_s - now_s) * 1000))
+    start = caller.start(candidate.url, authorization, trusted=request.principal.trusted)
     headers = [
         (names.REQUEST_ID, scope.request_id.encode()),
         (names.HOPS, b"%d" % (request.hops + 1)),

@@ -7,7 +7,7 @@ telemetry how each attempt went. It makes no decisions of its own.
 from typing import TYPE_CHECKING
 
 from gir.account.ledger import Account
-from gir.account.usage import delivered_usage
+from gir.account.usage import NO_USAGE, delivered_usage
 from gir.admit.reservation import Reservation
 from gir.admit.ticket import Ticket
 from gir.model.decision import Candidate, Placement
@@ -32,8 +32,7 @@ class Scope:
 
     __slots__ = (
         "_closed",
-        "_dispatches",
-        "_spans",
+        "_running",
         "_stages",
         "account",
         "arrived_s",
@@ -60,8 +59,7 @@ class Scope:
     def __init__(self, stages: "Stages", request_id: str, head: RequestHead, arrived_s: float) -> None:
         self._stages = stages
         self._closed = False
-        self._dispatches: dict[ClusterId, Dispatch] = {}
-        self._spans: dict[ClusterId, AttemptTrace] = {}
+        self._running: dict[ClusterId, tuple[Dispatch, AttemptTrace]] = {}
         self.account: Account | None = None
         self.arrived_s = arrived_s
         self.attempts: list[Attempt] = []
@@ -108,29 +106,30 @@ class Scope:
                 return candidate
         return None
 
-    def started(self, candidate: Candidate) -> None:
+    def started(self, candidate: Candidate, now_s: float) -> None:
         """Count the dispatch at once, so that the next plan sees it."""
         assert self.request is not None and self.placement is not None, "dispatched before it was placed"
-        stages = self._stages
-        self._dispatches[candidate.cluster] = stages.placer.dispatched(
-            self.request, candidate.cluster, stages.clock.monotonic_s()
-        )
-        stages.telemetry.placed(candidate.cluster, self.placement.reason)
-        number = len(self.attempts) + len(self._spans) + 1
-        self._spans[candidate.cluster] = self.trace.attempt(
-            "attempt", {tracing.CLUSTER: candidate.cluster, tracing.TIER: candidate.tier, tracing.ATTEMPT: number}
-        )
+        stages, cluster = self._stages, candidate.cluster
+        dispatch = stages.placer.dispatched(self.request, cluster, now_s)
+        stages.telemetry.placed(cluster, self.placement.reason)
+        self._running[cluster] = (dispatch, self.trace.attempt("attempt", self._span_attributes(candidate)))
         if self.ticket is not None:
-            self._stages.waiting.taken(self.ticket)
+            stages.waiting.taken(self.ticket)
+
+    def _span_attributes(self, candidate: Candidate) -> tracing.Attributes:
+        if not self._stages.tracing.on:
+            return _NOTHING
+        number = len(self.attempts) + len(self._running) + 1
+        return {tracing.CLUSTER: candidate.cluster, tracing.TIER: candidate.tier, tracing.ATTEMPT: number}
 
     def traceparent(self, cluster: ClusterId) -> bytes | None:
         """Trace context for the attempt that runs on `cluster`."""
-        return self._spans[cluster].traceparent
+        return self._running[cluster][1].traceparent
 
-    def first_token(self, candidate: Candidate) -> None:
+    def first_token(self, candidate: Candidate, now_s: float) -> None:
         """The client can be answered; prefill work on the cluster is done."""
-        self.first_token_s = self._stages.clock.monotonic_s()
-        self._stages.placer.first_token(self._dispatches[candidate.cluster], self.first_token_s)
+        self.first_token_s = now_s
+        self._stages.placer.first_token(self._running[candidate.cluster][0], now_s)
 
     def ended(self, attempt: Attempt, usage: Usage | None) -> None:
         """Give the cluster's slot back and let health judge the attempt."""
@@ -139,10 +138,9 @@ class Scope:
             self.usage = usage
         stages = self._stages
         ok = attempt.result is AttemptResult.OK
-        dispatch = self._dispatches.pop(attempt.cluster)
-        self._spans.pop(attempt.cluster).end(
-            {tracing.PHASE: attempt.phase.value}, error="" if ok else attempt.result.value
-        )
+        dispatch, span = self._running.pop(attempt.cluster)
+        if stages.tracing.on:
+            span.end({tracing.PHASE: attempt.phase.value}, error="" if ok else attempt.result.value)
         stages.placer.finished(dispatch, now_s=attempt.ended_s, usage=usage, ok=ok)
         stages.registry.attempt(attempt, attempt.ended_s)
         stages.telemetry.attempt(attempt)
@@ -187,14 +185,14 @@ class Scope:
         stages = self._stages
         now_s = stages.clock.monotonic_s()
         if self.ticket is not None:
-            stages.waiting.leave(self.ticket)
+            stages.waiting.leave(self.ticket, now_s)
         started = self.first_token_s is not None
         if self.request is not None and (started or self.attempts):
             self.usage = self._delivered(self.request, started=started)
         if self.reservation is not None:
             stages.limiter.settle(self.reservation, self.usage, started=started, now_s=now_s)
         if self.account is not None:
-            self.account.settle(self.outcome, self.usage or Usage())
+            self.account.settle(self.outcome, self.usage or NO_USAGE)
         if self.rewrite is not None:
             stages.rewriter.observe(self.rewrite, self._succeeded(), self._ttft_s(), now_s)
         stages.telemetry.request(self, bytes_sent)
@@ -257,3 +255,4 @@ def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
 
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.TRUNCATED})
+_NOTHING: tracing.Attributes = {}

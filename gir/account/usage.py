@@ -2,6 +2,8 @@
 
 from gir.model.request import Usage
 
+NO_USAGE = Usage()
+
 
 def delivered_usage(
     reported: Usage | None, *, started: bool, complete: bool, prompt_tokens_estimate: int, content_events: int
@@ -15,7 +17,7 @@ def delivered_usage(
     the end covers what had been sent when it was made, so the larger of the two figures holds.
     """
     if not started:
-        return Usage()
+        return NO_USAGE
     if reported is not None and (complete or reported.completion_tokens >= content_events):
         return reported
     if reported is not None:

@@ -36,15 +36,16 @@ class _Flow:
 class FairQueue:
     """Order in which waiting tickets go."""
 
-    __slots__ = ("_count", "_flows", "_ring")
+    __slots__ = ("_flows", "_ring", "count")
 
     def __init__(self) -> None:
         self._flows: dict[TenantId, _Flow] = {}
         self._ring: deque[TenantId] = deque()
-        self._count = 0
+        self.count = 0
+        """Tickets waiting."""
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def push(self, ticket: Ticket) -> None:
         """Append `ticket` to its tenant's line."""
@@ -54,13 +55,13 @@ class FairQueue:
             self._ring.append(ticket.tenant)
         flow.share = ticket.share
         flow.tickets.append(ticket)
-        self._count += 1
+        self.count += 1
 
     def remove(self, ticket: Ticket) -> None:
         """Take `ticket` out, wherever it stands."""
         flow = self._flows[ticket.tenant]
         flow.tickets.remove(ticket)
-        self._count -= 1
+        self.count -= 1
         if not flow.tickets:
             self._retire(ticket.tenant)
 
@@ -105,7 +106,7 @@ class FairQueue:
     def _serve(self, tenant: TenantId, flow: _Flow) -> Ticket:
         ticket = flow.tickets.popleft()
         flow.earned -= ticket.tokens
-        self._count -= 1
+        self.count -= 1
         if not flow.tickets:
             self._retire(tenant)
         return ticket

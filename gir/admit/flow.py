@@ -37,6 +37,7 @@ HOLD_OFF_S = 1.0
 DRAIN_MEMORY_S = 10.0
 _ADMIT = Verdict(Action.ADMIT)
 _WAIT = Verdict(Action.WAIT)
+_NOTHING = Changes()
 
 
 class _Pool:
@@ -60,7 +61,7 @@ class _Pool:
 
     @property
     def waiting(self) -> int:
-        return len(self.critical) + len(self.standard)
+        return self.critical.count + self.standard.count
 
     def drained(self, now_s: float) -> None:
         """One request ended: update the drain rate, an average over DRAIN_MEMORY_S."""
@@ -150,7 +151,7 @@ class FlowControl:
         """`ticket` is over, from whatever state; its slot is free in `room` already. Safe to call again."""
         state, ticket.state = ticket.state, State.GONE
         if state is State.GONE or state is State.NEW:
-            return Changes()
+            return _NOTHING
         self.in_flight -= 1
         pool = self._pools[ticket.pool]
         if state is State.WAITING:
@@ -163,7 +164,7 @@ class FlowControl:
                 pool.drained(now_s)
             if ticket.criticality is Criticality.CRITICAL:
                 pool.critical_running -= 1
-        return Changes(tuple(self._serve(pool, now_s))) if pool.waiting else Changes()
+        return Changes(tuple(self._serve(pool, now_s))) if pool.waiting else _NOTHING
 
     def tick(self, now_s: float) -> Changes:
         """Time passed or the fleet changed: end waits that are over, let go whoever fits now, forget idle pools."""
@@ -190,7 +191,7 @@ class FlowControl:
     @staticmethod
     def _ahead_of(ticket: Ticket, pool: _Pool) -> int:
         """Waiting tickets that go before a new one."""
-        return len(pool.critical) if ticket.criticality is Criticality.CRITICAL else pool.waiting
+        return pool.critical.count if ticket.criticality is Criticality.CRITICAL else pool.waiting
 
     def _fits(self, ticket: Ticket, pool: _Pool, now_s: float) -> bool:
         """Whether there is a slot for `ticket` now, its class considered."""

@@ -54,7 +54,7 @@ class WaitingRoom:
         try:
             await future
         except BaseException:
-            self.leave(ticket)
+            self.leave(ticket, self._clock.monotonic_s())
             raise
         finally:
             del self._futures[ticket]
@@ -63,10 +63,11 @@ class WaitingRoom:
         """The placement has counted `ticket`."""
         self.flow.taken(ticket)
 
-    def leave(self, ticket: Ticket) -> None:
+    def leave(self, ticket: Ticket, now_s: float) -> None:
         """`ticket` is over and its slot free. Safe to call again."""
-        changes = self.flow.leave(ticket, self._clock.monotonic_s())
-        self._wake(changes.admitted)
+        changes = self.flow.leave(ticket, now_s)
+        if changes.admitted:
+            self._wake(changes.admitted)
 
     def look(self) -> None:
         """The fleet changed (a beat came in): let go whoever fits now."""
@@ -96,7 +97,7 @@ class WaitingRoom:
             if future is not None and not future.done():
                 future.set_result(None)
             elif ticket.state is State.RESERVED and future is not None:
-                self.leave(ticket)
+                self.leave(ticket, self._clock.monotonic_s())
 
     def _turn_away(self, refused: Iterable[Refused]) -> None:
         for one in refused:

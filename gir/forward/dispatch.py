@@ -3,7 +3,8 @@
 What happens to one request is `walk.Walk`; here is what requests have in common.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from gir.clock import Clock
 from gir.forward.answer import Answer, AttemptPlan, ClusterLostError, open_answer
@@ -21,7 +22,7 @@ class Dispatcher:
     """Owns the use of the pools, the retry budget and the list of waiting calls."""
 
     def __init__(self, clock: Clock, pool_for: Callable[[Candidate], UpstreamPool], budget: RetryBudget) -> None:
-        self._clock = clock
+        self.now_s = clock.monotonic_s
         self._pool_for = pool_for
         self.budget = budget
         self._waiting: dict[ClusterId, set[UpstreamCall]] = {}
@@ -40,26 +41,16 @@ class Dispatcher:
             call.give_up(ClusterLostError(call.phase, reason))
         return len(calls)
 
-    async def run(self, exchange: Exchange, job: Job, guide: Guide) -> Report:
-        """Serve the request, or raise the RequestError the client should see.
+    # Both hand out a coroutine without being one: a coroutine that only awaits another costs as much as a small stage.
 
-        Cancellation (the client left) closes the upstream, ends the attempt and passes on.
-        """
-        walk = Walk(self, exchange, job, guide)
-        self.budget.enter()
-        try:
-            return await walk.to_the_end()
-        finally:
-            self.budget.leave(walk.retries)
+    def run(self, exchange: Exchange, job: Job, guide: Guide) -> Coroutine[Any, Any, Report]:
+        """Serve the request, or raise the RequestError the client should see."""
+        return Walk(self, exchange, job, guide).to_the_end()
 
-    async def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Answer:
+    def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Coroutine[Any, Any, Answer]:
         """One attempt, up to its first token."""
         waiting = self._waiting.get(candidate.cluster)
         if waiting is None:
             waiting = self._waiting[candidate.cluster] = set()
         head = job.head_for(candidate, len(plan.body))
-        return await open_answer(self._pool_for(candidate), head, plan, waiting)
-
-    def now_s(self) -> float:
-        """Monotonic seconds."""
-        return self._clock.monotonic_s()
+        return open_answer(self._pool_for(candidate), head, plan, waiting)

@@ -21,10 +21,10 @@ class Guide(Protocol):
     def next(self, tried: frozenset[ClusterId]) -> Candidate | None:
         """Best cluster not yet tried; None when there is none."""
 
-    def started(self, candidate: Candidate) -> None:
+    def started(self, candidate: Candidate, now_s: float) -> None:
         """An attempt on `candidate` begins."""
 
-    def first_token(self, candidate: Candidate) -> None:
+    def first_token(self, candidate: Candidate, now_s: float) -> None:
         """The client can be answered."""
 
     def ended(self, attempt: Attempt, usage: Usage | None) -> None:
@@ -58,7 +58,7 @@ class Report(msgspec.Struct, kw_only=True):
     """Times the stream was continued on another cluster."""
 
 
-class Try(msgspec.Struct, kw_only=True):
+class Try(msgspec.Struct):
     """One attempt while it lasts."""
 
     candidate: Candidate

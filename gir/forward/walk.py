@@ -6,7 +6,8 @@ end, is the business of the `Guide`.
 """
 
 import asyncio
-from typing import Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,7 +30,7 @@ class Sender(Protocol):
 
     budget: RetryBudget
 
-    async def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Answer:
+    def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Coroutine[Any, Any, Answer]:
         """One attempt, up to its first token."""
 
     def now_s(self) -> float:
@@ -37,7 +38,7 @@ class Sender(Protocol):
 
 
 class Walk:
-    """`retries` is how many claims on the budget must be given back when the request has ended."""
+    """One request on its way. `retries` counts its claims on the budget, given back when it has ended."""
 
     __slots__ = ("_asked_full", "_exchange", "_guide", "_job", "_sender", "_tried", "attempts", "retries")
 
@@ -52,10 +53,25 @@ class Walk:
         self.retries = 0
 
     async def to_the_end(self) -> Report:
-        """Serve the request, or raise the RequestError the client should see."""
+        """Serve the request, or raise the RequestError the client should see.
+
+        Cancellation (the client left) closes the upstream, ends the attempt and passes on.
+        """
+        budget = self._sender.budget
+        budget.enter()
+        try:
+            return await self._serve()
+        finally:
+            budget.leave(self.retries)
+
+    async def _serve(self) -> Report:
         last: Try | None = None
+        hedge_after_s = self._job.hedge_after_s
         while (candidate := self._guide.next(self._tried)) is not None:
-            last = await self._try(candidate)
+            if hedge_after_s > 0:
+                last = await first_good(self, candidate, hedge_after_s)
+            else:
+                last = await self.open(self._begin(candidate))
             assert last.answer is not None, "an attempt ended without a result"
             if last.answer.result is AttemptResult.OK:
                 return await self._deliver(last, last.answer)
@@ -68,13 +84,9 @@ class Walk:
 
     def _begin(self, candidate: Candidate) -> Try:
         self._tried |= {candidate.cluster}
-        self._guide.started(candidate)
-        return Try(candidate=candidate, started_s=self._sender.now_s())
-
-    async def _try(self, candidate: Candidate) -> Try:
-        if self._job.hedge_after_s > 0:
-            return await first_good(self, candidate, self._job.hedge_after_s)
-        return await self.open(self._begin(candidate), self._job.plan)
+        now_s = self._sender.now_s()
+        self._guide.started(candidate, now_s)
+        return Try(candidate, now_s)
 
     def begin_hedge(self) -> Try | None:
         """A second attempt beside the first, if the budget and another cluster allow it."""
@@ -152,7 +164,7 @@ class Walk:
 
     async def _deliver(self, attempt: Try, answer: Answer) -> Report:
         first_token_s = self._sender.now_s()
-        self._guide.first_token(attempt.candidate)
+        self._guide.first_token(attempt.candidate, first_token_s)
         headers = self._job.headers_for(attempt.candidate, len(self.attempts) + 1, answer)
         api = self._job.plan.api
         if answer.call is None:

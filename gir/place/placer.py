@@ -29,6 +29,7 @@ from gir.place.tiers import TierLoad, TierMemory, TierShare
 _KINDS_MAX = 512
 _SESSIONS_MAX = 100_000
 _DECISIONS_MAX = 1_000
+_NONE_TRIED: frozenset[ClusterId] = frozenset()
 
 
 class Placer:
@@ -96,9 +97,14 @@ class Placer:
         self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float
     ) -> tuple[int, int]:
         """Slots in all and predicted free over the clusters that may serve `request` now; (0, 0) if there is none."""
-        rows, _ = _candidates(self._roster(request, view, policy), moment_of(request, now_s, frozenset()))
-        free = sum(max(0.0, row.slots_free - row.held - row.ledger.delta) for row in rows)
-        return sum(row.slots_total for row in rows), int(free)
+        rows, _ = _candidates(self._roster(request, view, policy), moment_of(request, now_s, _NONE_TRIED))
+        total, free = 0, 0.0
+        for row in rows:
+            total += row.slots_total
+            room = row.slots_free - row.held - row.ledger.delta
+            if room > 0.0:
+                free += room
+        return total, int(free)
 
     def dispatched(self, request: InferenceRequest, cluster: ClusterId, now_s: float) -> Dispatch:
         """Count a request that is leaving for `cluster` now, and remember what prefix and session it takes there."""

@@ -37,7 +37,7 @@ async def test_waiting_ends_when_a_slot_falls_free() -> None:
     await asyncio.sleep(1.0)
     assert not waits.done()
     slots.used = 0
-    room.leave(running)
+    room.leave(running, LoopClock().monotonic_s())
     await waits
     assert waiting.state is State.RESERVED
 
@@ -80,12 +80,12 @@ async def test_a_client_that_leaves_while_waiting_gives_its_place_to_the_next(wo
     await asyncio.sleep(0)
     if woken_first:
         slots.used = 0
-        room.leave(running)
+        room.leave(running, LoopClock().monotonic_s())
         waits[0].cancel()
     else:
         waits[0].cancel()
         slots.used = 0
-        room.leave(running)
+        room.leave(running, LoopClock().monotonic_s())
     with pytest.raises(asyncio.CancelledError):
         await waits[0]
     await waits[1]
