@@ -4,15 +4,18 @@ Two questions, each answered only when chance is an unlikely explanation, becaus
 and a point estimate from twenty samples would sooner or later abort every good canary:
 
 - errors: the Wilson lower bound (99 %) of the canary's error rate lies above the control's rate plus the allowance;
-- slowness: its p95 time to first token is beyond the allowed multiple of the control's, and a Mann-Whitney test finds
-  its times larger at three standard deviations.
+- slowness: its p95 time to first token is beyond the allowed multiple of the control's, and Welch's test on the
+  logarithms finds its times longer. Logarithms, because times to first token spread over decades with the length of
+  prompts; and the more requests there are, the more the test wants, so that looking again and again stays harmless.
 
-Half of all requests failing, or times three times as long, show within twenty to fifty requests.
+Half of all requests failing, or times three times as long, show within twenty to fifty requests. A smaller trespass is
+found in the longer record.
 """
 
 import math
-from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Iterable
+from statistics import fmean, variance
 
 import msgspec
 
@@ -23,7 +26,12 @@ SAMPLES_MAX = 200
 JUDGED_MIN = 50
 """Requests looked at even when they are older than the window: a slow trickle is judged too."""
 _WILSON_Z = 2.33
-_RANK_Z = 3.0
+_SLOW_Z = 3.0
+"""Standard errors between the mean logarithms from which the newest requests condemn a canary."""
+_SLOW_Z_GROWTH = 0.6
+"""And at least this times the root of the harmonic number of requests: a real slowdown outgrows it, chance does not."""
+_SLOW_Z_RECORD = 4.5
+"""The same over everything kept, where a small difference shows."""
 _CONTROL_MIN = 5
 """Control requests below which its error rate counts as zero: nothing to compare with is no licence to fail."""
 
@@ -62,38 +70,50 @@ class Arm:
         return f"<Arm {self.requests} requests, {self.errors} errors>"
 
 
-def verdict(canary: list[Sample], control: list[Sample], guard: CanaryGuard, overdue_s: tuple[float, ...] = ()) -> str:
+def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue_s: tuple[float, ...] = ()) -> str:
     """Why the canary must go, in a sentence; '' while it may stay.
 
     `overdue_s` are the ages of canary requests still waiting for a first token: each counts as a time to first token
     of at least that much once it is beyond what the guard allows, so that a canary that hangs is found out.
     """
-    failed = sum(not sample.ok for sample in canary)
-    control_failed = sum(not sample.ok for sample in control)
-    control_rate = control_failed / len(control) if len(control) >= _CONTROL_MIN else 0.0
+    newest = canary.judged(now_s, guard.window_s)
+    same_time = control.judged(now_s, guard.window_s)
+    failed = sum(not sample.ok for sample in newest)
+    control_failed = sum(not sample.ok for sample in same_time)
+    control_rate = control_failed / len(same_time) if len(same_time) >= _CONTROL_MIN else 0.0
     allowed = control_rate + guard.error_rate_over_control_max
-    if len(canary) >= guard.samples_min and failed and wilson_lower(failed, len(canary)) > allowed:
+    if len(newest) >= guard.samples_min and failed and wilson_lower(failed, len(newest)) > allowed:
         return (
-            f"error rate {failed / len(canary):.0%} of {len(canary)} requests against {control_rate:.0%} "
-            f"of {len(control)} in the control (allowed: {guard.error_rate_over_control_max:.0%} more)"
+            f"error rate {failed / len(newest):.0%} of {len(newest)} requests against {control_rate:.0%} "
+            f"of {len(same_time)} in the control (allowed: {guard.error_rate_over_control_max:.0%} more)"
         )
-    return _too_slow(canary, control, guard, overdue_s)
-
-
-def _too_slow(canary: list[Sample], control: list[Sample], guard: CanaryGuard, overdue_s: tuple[float, ...]) -> str:
-    base = sorted(sample.ttft_s for sample in control if sample.ttft_s is not None)
+    base = _times(control.samples)
     if len(base) < guard.samples_min:
         return ""
-    limit_s = guard.ttft_p95_ratio_max * quantile(base, 0.95)
-    times = [sample.ttft_s for sample in canary if sample.ttft_s is not None]
-    times += [age_s for age_s in overdue_s if age_s > limit_s]
+    return _too_slow(_times(newest), base, guard, overdue_s) or _too_slow(
+        _times(canary.samples), base, guard, (), _SLOW_Z_RECORD
+    )
+
+
+def _times(samples: Iterable[Sample]) -> list[float]:
+    return [sample.ttft_s for sample in samples if sample.ttft_s is not None]
+
+
+def _too_slow(
+    times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...], z_min: float | None = None
+) -> str:
+    base_p95_s = quantile(sorted(base), 0.95)
+    limit_s = guard.ttft_p95_ratio_max * base_p95_s
+    times = times + [age_s for age_s in overdue_s if age_s > limit_s]
     if len(times) < guard.samples_min:
         return ""
     p95_s = quantile(sorted(times), 0.95)
-    if p95_s <= limit_s or rank_z(times, base) < _RANK_Z:
+    if z_min is None:
+        z_min = max(_SLOW_Z, _SLOW_Z_GROWTH * math.sqrt(len(times) * len(base) / (len(times) + len(base))))
+    if p95_s <= limit_s or slower_z(times, base) < z_min:
         return ""
     return (
-        f"p95 time to first token {p95_s:.3f} s of {len(times)} requests against {quantile(base, 0.95):.3f} s of "
+        f"p95 time to first token {p95_s:.3f} s of {len(times)} requests against {base_p95_s:.3f} s of "
         f"{len(base)} in the control (allowed: {guard.ttft_p95_ratio_max:g} times)"
     )
 
@@ -106,11 +126,12 @@ def wilson_lower(hits: int, count: int, z: float = _WILSON_Z) -> float:
     return (centre - spread) / (1.0 + squared / count)
 
 
-def rank_z(times: list[float], base: list[float]) -> float:
-    """Standard score of the Mann-Whitney statistic: how surely `times` are larger than the sorted `base`."""
-    wins = sum(bisect_left(base, value) + bisect_right(base, value) for value in times) / 2.0
-    pairs = len(times) * len(base)
-    return (wins - pairs / 2.0) / math.sqrt(pairs * (len(times) + len(base) + 1) / 12.0)
+def slower_z(times: list[float], base: list[float]) -> float:
+    """Welch's statistic on logarithms: standard errors by which `times` are longer than `base`."""
+    logs, base_logs = [[math.log(max(value, 1e-6)) for value in each] for each in (times, base)]
+    gap = fmean(logs) - fmean(base_logs)
+    error = math.sqrt(variance(logs) / len(logs) + variance(base_logs) / len(base_logs) + 1e-12)
+    return gap / error
 
 
 def quantile(ordered: list[float], share: float) -> float:

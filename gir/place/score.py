@@ -64,11 +64,15 @@ def mark(row: Row, tokens: int, rules: PlacementPolicy, now_s: float) -> Mark:
     """Score one candidate for a prompt of `tokens` tokens, as if nothing were cached and nobody known there."""
     ledger = row.ledger
     room = row.slots_free - ledger.delta
-    waiting = row.waiting - ledger.started
-    waiting = max(waiting, 0.0)
+    waiting = row.waiting
+    if ledger.started:
+        waiting = max(0.0, waiting - ledger.started)
     queue_s = (waiting if room >= 1 else waiting + 1 - room) * row.service_s
-    ahead_s = ledger.own_wait_s(now_s) + ledger.foreign_tokens * row.token_total_s
-    queue_s = max(queue_s, ahead_s)
+    ahead_s = ledger.foreign_tokens * row.token_total_s
+    if ledger.pending_tokens:
+        ahead_s += ledger.own_wait_s(now_s)
+    if ahead_s:
+        queue_s = max(queue_s, ahead_s)
     prefill_s = tokens * row.token_s
     weights = rules.weights
     return Mark(

@@ -20,6 +20,8 @@ from gir.place.guard import Arm, Sample, verdict
 
 _PENDING_MAX = 500
 _JUDGE_EVERY_S = 1.0
+_JUDGE_EVERY = 5
+"""Canary results after which the guard looks again, or a second, whichever comes first: judging is not free."""
 _UNIT = 1.0 / (1 << 64)
 
 
@@ -109,8 +111,9 @@ class Trial:
         rewrite.settled = True
         if ok is None or rewrite.arm >= len(self._arms):
             return
-        self._arms[rewrite.arm].add(Sample(now_s, ok, ttft_s))
-        if rewrite.arm:
+        arm = self._arms[rewrite.arm]
+        arm.add(Sample(now_s, ok, ttft_s))
+        if rewrite.arm and arm.requests % _JUDGE_EVERY == 0:
             self._judge(now_s)
 
     def advance(self, now_s: float) -> None:
@@ -217,12 +220,11 @@ class Trial:
         self._judged_s = now_s
         while self._pending and self._pending[0].settled:
             self._pending.popleft()
-        control = self._arms[0].judged(now_s, guard.window_s)
         for place in range(1, len(self._arms)):
             overdue_s = tuple(
                 now_s - each.started_s for each in self._pending if not each.settled and each.arm == place
             )
-            bad = verdict(self._arms[place].judged(now_s, guard.window_s), control, guard, overdue_s)
+            bad = verdict(self._arms[place], self._arms[0], guard, now_s, overdue_s)
             if bad:
                 self.abort(now_s, "guard", bad)
                 return

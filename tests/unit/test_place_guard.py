@@ -6,7 +6,7 @@ import pytest
 
 from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, RuleMatch
 from gir.place import Rewriter
-from gir.place.guard import rank_z, wilson_lower
+from gir.place.guard import slower_z, wilson_lower
 from gir.place.trial import TrialState
 from tests.support.placing import NOW_S, cluster, policy, pool, principal, view
 
@@ -34,7 +34,7 @@ class Run:
             self.now_s = NOW_S + number / self.per_s
             session = f"s{number % 997}"
             got = self.rewriter.rewrite("llama", [], principal(), session, self.rules, FLEET, self.now_s)
-            ttft_s = self.chance.expovariate(1.0 / 0.3) * (slower if got.arm else 1.0)
+            ttft_s = self.chance.lognormvariate(-1.2, 0.8) * (slower if got.arm else 1.0)
             ok = self.chance.random() >= (error_rate if got.arm else 0.01)
             self.canary += got.arm
             self.control += not got.arm
@@ -122,5 +122,6 @@ def test_errors_of_the_whole_fleet_are_not_the_canarys_fault():
 def test_the_statistics_are_those_of_the_textbook():
     assert wilson_lower(10, 20, z=1.96) == pytest.approx(0.299, abs=1e-3)
     assert wilson_lower(0, 20, z=1.96) == pytest.approx(0.0, abs=1e-9)
-    assert rank_z([4.0, 5.0, 6.0], [1.0, 2.0, 3.0]) == pytest.approx(1.964, abs=1e-3)
-    assert rank_z([1.0, 2.0], [1.0, 2.0]) == pytest.approx(0.0)
+    times, base = [2.0, 4.0, 8.0], [1.0, 2.0, 4.0]
+    assert slower_z(times, base) == pytest.approx(1.0 / (2.0 / 3.0) ** 0.5), "one power of two over two thirds of one"
+    assert slower_z(base, base) == pytest.approx(0.0)
