@@ -12,7 +12,7 @@ from gir.net.errors import UpstreamError
 from gir.net.link import UpstreamLink
 from gir.net.pool import Endpoint, PoolLimits, UpstreamPool
 from gir.net.upstream import CallDeadlines
-from tests.support.memory import MemoryClient, MemoryTransport, turns
+from tests.support.memory import MemoryClient, UpstreamTransport, turns
 
 pytestmark = pytest.mark.slow
 ROUNDS = 300
@@ -59,28 +59,6 @@ def test_a_server_survives_any_bytes(seed: int) -> None:
             assert client.server.exchanges_open == 0
 
     asyncio.run(run())
-
-
-class UpstreamTransport(MemoryTransport):
-    """The other end of a link; says so when the link closes."""
-
-    def __init__(self, link: UpstreamLink) -> None:
-        super().__init__()
-        self._link = link
-
-    def writelines(self, list_of_data: object) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        pass
-
-    def resume_reading(self) -> None:
-        pass
-
-    def abort(self) -> None:
-        if not self.closing:
-            super().abort()
-            asyncio.get_running_loop().call_soon(self._link.connection_lost, None)
 
 
 async def answer_with(reads: list[bytes], end: Callable[[UpstreamLink], object]) -> tuple[bytes | None, UpstreamPool]:

@@ -7,6 +7,7 @@ from typing import Any
 from gir.clock import ManualClock
 from gir.net.connection import ServerConnection
 from gir.net.exchange import Exchange
+from gir.net.link import UpstreamLink
 from gir.net.server import Handler, HttpServer, ServerLimits
 
 
@@ -45,6 +46,28 @@ class MemoryTransport(asyncio.Transport):
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         pass
+
+
+class UpstreamTransport(MemoryTransport):
+    """The other end of a link; says so when the link closes."""
+
+    def __init__(self, link: UpstreamLink) -> None:
+        super().__init__()
+        self._link = link
+
+    def writelines(self, list_of_data: Iterable[Any]) -> None:
+        self.write(b"".join(list_of_data))
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        if not self.closing:
+            super().abort()
+            asyncio.get_running_loop().call_soon(self._link.connection_lost, None)
 
 
 class MemoryClient:
