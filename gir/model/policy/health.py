@@ -8,7 +8,7 @@ from gir.model.policy.base import Count, NonNegative, Seconds, Section, Share
 
 
 class HealthPolicy(Section, frozen=True, kw_only=True):
-    """Four detectors and the way back. Defaults: detection <= 1 s (failing), <= 4 s (frozen), <= 15.5 s (silent)."""
+    """Four detectors and the way back. Defaults: detection <= 1 s (failing), <= 3.5 s (frozen), <= 15.5 s (silent)."""
 
     failover_bound_s: Seconds = 35.0
     """Promise: no new request goes to a lost cluster later than this. A ladder that cannot keep it is refused."""
@@ -61,4 +61,6 @@ class HealthPolicy(Section, frozen=True, kw_only=True):
     loop_gap_s: Seconds = 1.0
     """A sweep later than this after its time means this router was paused: the gap is granted to every cluster."""
     mass_ejection_share: Share = 0.5
-    """More than this share of the fleet lost inside one window is taken for the router's own trouble (fail open)."""
+    """When more than this share of the fleet falls silent together, the router may be the sick one: those clusters stay
+    SUSPECT, helping out while the others have no room, and are DEAD only after failover_bound_s. When all of it does,
+    the router fails open: everybody keeps what they had until somebody is heard again."""
