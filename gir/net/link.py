@@ -31,6 +31,7 @@ class UpstreamLink(asyncio.Protocol):
     __slots__ = (
         "_call",
         "_complete",
+        "_first",
         "_framed",
         "_head_bytes",
         "_head_seen",
@@ -52,6 +53,7 @@ class UpstreamLink(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._call: UpstreamCall | None = None
         self._headers: Headers = []
+        self._first: dict[bytes, bytes] = {}
         self._head_seen = False
         self._head_bytes = 0
         self._framed = False
@@ -72,7 +74,7 @@ class UpstreamLink(asyncio.Protocol):
     def begin(self, call: "UpstreamCall", head: bytes, body: bytes) -> None:
         """Start a call by writing its whole request."""
         self._call = call
-        self._headers = []
+        self._headers, self._first = [], {}
         self._head_seen = self._complete = self._framed = self._keep_alive = False
         self._head_bytes = 0
         transport = self._transport
@@ -178,7 +180,10 @@ class UpstreamLink(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._head_seen:
             return  # a trailer: nobody reads it
-        self._headers.append((name.lower(), value))
+        name = name.lower()
+        self._headers.append((name, value))
+        # The index is filled as they come: asking for it afterwards would walk them again.
+        self._first.setdefault(name, value)
         if len(self._headers) > _HEADERS_MAX:
             raise ValueError("too many headers")
 
@@ -187,10 +192,10 @@ class UpstreamLink(asyncio.Protocol):
         if status < _OK:
             if status == _SWITCHING_PROTOCOLS:
                 raise ValueError("the upstream switched protocols unasked")
-            self._headers = []  # interim answer: the real one follows
+            self._headers, self._first = [], {}  # interim answer: the real one follows
             return
         self._head_seen = True
-        head = ResponseHead(status, self._headers)
+        head = ResponseHead(status, self._headers, self._first)
         call = self._call
         assert call is not None
         coding = head.get(b"transfer-encoding")

@@ -97,9 +97,9 @@ class ResponseHead(_Head):
 
     __slots__ = ("status",)
 
-    def __init__(self, status: int, headers: Headers) -> None:
+    def __init__(self, status: int, headers: Headers, first: dict[bytes, bytes] | None = None) -> None:
         self.headers = headers
-        self._first = None
+        self._first = first
         self.status = status
 
     def __repr__(self) -> str:
