@@ -12,6 +12,8 @@ from itertools import accumulate
 
 OUTLINE_MAX = 50_000
 """Brackets and mentions of one key in a body. Real requests have hundreds; decoding more would block the loop."""
+QUOTES_MAX = 8 * OUTLINE_MAX
+"""Quotes around the strings of a body: four strings for each bracket. Cutting out millions would block the loop."""
 
 _MARK = b"\xff"
 _KEY = b"\xfe"
@@ -25,7 +27,7 @@ _COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
 
 
 class OutlineError(ValueError):
-    """The body has more than OUTLINE_MAX brackets or mentions of the key."""
+    """The body has more than OUTLINE_MAX brackets or mentions of the key, or more than QUOTES_MAX quotes."""
 
 
 class Key:
@@ -85,10 +87,15 @@ def depth(body: bytes) -> int:
 
 
 def _blank_escapes(body: bytes) -> bytes:
-    """Same length, with `\\\\` and `\\"` blanked, so that every quote left opens or closes a string."""
-    if b"\\" not in body:
-        return body
-    return body.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    """Same length, with `\\\\` and `\\"` blanked, so that every quote left opens or closes a string.
+
+    Raises OutlineError before anything is built of a body with too many of them.
+    """
+    plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__") if b"\\" in body else body
+    quotes = plain.count(b'"')
+    if quotes > QUOTES_MAX:
+        raise OutlineError(f"{quotes // 2} strings; at most {QUOTES_MAX // 2} are accepted")
+    return plain
 
 
 def _outline(plain: bytes) -> bytes:

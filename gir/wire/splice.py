@@ -5,7 +5,7 @@ import re
 import msgspec
 from msgspec import Raw
 
-from gir.wire import jsonscan
+from gir.wire import jsonscan, refusals
 from gir.wire.structure import MODEL_KEY
 
 _STREAM_OPTIONS = jsonscan.Key("stream_options")
@@ -64,10 +64,16 @@ def _model_offset(body: bytes) -> int:
 
 
 def _value_offset(body: bytes, key: jsonscan.Key) -> int:
-    """Offset of the value of the top-level `key`: of the last one, which engines obey, when there are several."""
+    """Offset of the value of the top-level `key`: of the last one, which engines obey, when there are several.
+
+    Raises RequestError BAD_JSON when there is too much to look through.
+    """
     if body.count(key.literal) == 1 and _ESCAPED not in body:
         return jsonscan.value_offset(body, body.index(key.literal))
-    offsets = jsonscan.key_offsets(body, key)
+    try:
+        offsets = jsonscan.key_offsets(body, key)
+    except jsonscan.OutlineError as error:
+        refusals.refuse_outline(error)
     if not offsets:
         raise ValueError(f"the body has no top-level {key.literal.decode()}: pass only bodies that peek accepted")
     return jsonscan.value_offset(body, offsets[-1])

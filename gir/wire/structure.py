@@ -53,10 +53,8 @@ def _is_shallow(body: bytes, rest: bytes, prompt: Raw) -> bool:
     """Proof that `body` stays within DEPTH_MAX; False when there is none as cheap as this."""
     if rest.count(b"{") + rest.count(b"[") > DEPTH_MAX // 2:
         return False
-    if len(body) <= _SCAN_WHOLE_MAX:
-        return True
     if rest is body:
-        return False
+        return True
     return _hops_few(body) or (body.count(b"{") <= _OBJECTS_MAX and _is_flat(prompt))
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.request import Api
+from gir.wire import jsonscan
 from gir.wire.openai import DEPTH_MAX, api_of, peek
 
 LONG = "the quick brown fox jumps over the lazy dog " * 100
@@ -250,6 +251,15 @@ def test_long_conversations_are_not_nesting() -> None:
 def test_body_of_nothing_but_brackets_is_refused() -> None:
     raw = b'{"model":"a","messages":[' + b"{}," * 300_000 + b"{}]}"
     assert "structure is too large" in refusal(raw).message
+
+
+@pytest.mark.parametrize("place", ["messages", "x"])
+def test_body_of_countless_strings_is_refused_before_it_is_taken_apart(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = b'{"model":"a","%b":[' % place.encode() + b'{"model":"b"},' * 300_000 + b"{}]}"
+    monkeypatch.setattr(jsonscan, "_outline", lambda _: pytest.fail("it was taken apart, which takes seconds"))
+    assert "strings; at most 200000 are accepted" in refusal(raw).message
 
 
 def test_refusals_never_quote_the_prompt() -> None:

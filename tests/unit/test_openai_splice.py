@@ -2,7 +2,9 @@
 
 import pytest
 
-from gir.wire.openai import with_include_usage, with_model
+from gir.model.errors import RequestError
+from gir.model.request import Api
+from gir.wire.openai import peek, with_include_usage, with_model
 
 
 @pytest.mark.parametrize(
@@ -60,3 +62,11 @@ def test_body_without_model_is_a_mistake_of_the_caller() -> None:
 )
 def test_usage_is_asked_for_in_place(body: bytes, changed: bytes) -> None:
     assert with_include_usage(body) == changed
+
+
+def test_options_lost_among_countless_strings_are_a_refusal_not_a_crash() -> None:
+    keys = b",".join(b'"k%d":1' % number for number in range(250_000))
+    body = b'{"model":"a",%b,"x":"\\u00e9","stream_options":{}}' % keys
+    assert peek(Api.CHAT, body).model == "a"
+    with pytest.raises(RequestError, match="strings; at most"):
+        with_include_usage(body)
