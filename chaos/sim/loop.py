@@ -116,9 +116,9 @@ class SimLoop:
         return handle
 
     def call_later(
-        self, delay: float, callback: Any, *args: Any, context: Context | None = None
+        self, delay_s: float, callback: Any, *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now_s + delay, callback, *args, context=context)
+        return self.call_at(self._now_s + delay_s, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """Nothing to do: a cancelled handle is passed over when its time comes."""

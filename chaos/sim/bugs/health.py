@@ -146,7 +146,7 @@ BUGS = (
         what="the only cluster left for a model is taken out as well",
         target=registry,
         attribute="choose_last_resorts",
-        replace=lambda _: lambda *_: None,
+        replace=lambda _: lambda *_: [],
         test="tests.unit.test_health_observer:test_the_last_candidate_for_a_model_is_never_ejected",
     ),
     Bug(
