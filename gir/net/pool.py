@@ -88,6 +88,7 @@ class UpstreamPool:
         self._idle: list[UpstreamLink] = []
         self._links: set[UpstreamLink] = set()
         self._connecting = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<Pool {self.endpoint.host}:{self.endpoint.port} {self.active} active, {self.idle} idle>"
@@ -167,7 +168,14 @@ class UpstreamPool:
         )
         return link
 
-    # What links call
+    # What calls and links call
+
+    def new_future(self) -> asyncio.Future[None]:
+        """A future of the running loop, which is kept, for asking asyncio costs a system call each time."""
+        loop = self._loop
+        if loop is None:
+            loop = self._loop = asyncio.get_running_loop()
+        return loop.create_future()
 
     def give_back(self, link: UpstreamLink) -> None:
         """The link's call is over and the connection is clean."""

@@ -70,6 +70,7 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._exchanges = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         state = "draining" if self.draining else "listening" if self._listeners else "stopped"
@@ -190,7 +191,11 @@ class HttpServer:
     def serve(self, exchange: Exchange) -> None:
         """Run the handler in a task of its own."""
         self._exchanges += 1
-        task = asyncio.get_running_loop().create_task(self._handle(exchange))
+        loop = self._loop
+        if loop is None:
+            # Kept, for asking asyncio costs a system call each time.
+            loop = self._loop = asyncio.get_running_loop()
+        task = loop.create_task(self._handle(exchange))
         exchange.task = task
         self._tasks.add(task)
 

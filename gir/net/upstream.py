@@ -334,7 +334,7 @@ class UpstreamCall:
 
     async def _wait(self) -> None:
         """Until something happens; a cancelled owner takes the upstream connection with it."""
-        self._waiter = asyncio.get_running_loop().create_future()
+        self._waiter = self._pool.new_future()
         try:
             await self._waiter
         except asyncio.CancelledError:
