@@ -172,6 +172,7 @@ def job(
             total_at_s=request.deadline_s,
         ),
         response_bytes_max=forward.response_bytes_max,
+        choices=asked.peek.choices,
         hide_usage=_usage_is_ours(asked),
         resumable=entry is not None
         and entry.resume

@@ -61,6 +61,8 @@ class AttemptPlan(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     deadlines: CallDeadlines
     response_bytes_max: int
+    choices: int = 1
+    """How many choices must have ended before the stream has."""
     hide_usage: bool = False
     resumable: bool = False
     """Remember the delivered text, so that the stream can be continued elsewhere."""
@@ -72,7 +74,11 @@ class AttemptPlan(msgspec.Struct, frozen=True, kw_only=True):
         if self.resumes is not None:
             return ResumedFramer(self.resumes, hide_usage=self.hide_usage)
         return EventFramer(
-            self.api, hide_usage=self.hide_usage, hide_late_error=self.resumable, keep_text=self.resumable
+            self.api,
+            hide_usage=self.hide_usage,
+            hide_late_error=self.resumable,
+            keep_text=self.resumable,
+            choices=self.choices,
         )
 
 

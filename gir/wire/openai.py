@@ -27,6 +27,7 @@ MODEL_CHARS_MAX = 256
 _ABSENT = frozenset({b"", b"null", b"[]", b"{}", b"false"})
 """Values of an optional field that ask for nothing."""
 _TEXT_PART = re.compile(rb'"type"[ \t\r\n]*:[ \t\r\n]*"(?:text|input_text|output_text)"')
+_SEVERAL = re.compile(rb'\[[ \t\r\n]*["\[]')
 _RELAYED_PATH = re.compile(r"/v1(?:/[A-Za-z0-9_-][A-Za-z0-9_.:-]*)+")
 
 _APIS = {
@@ -143,6 +144,7 @@ _decode_rerank = msgspec.json.Decoder(_Rerank).decode
 _decode_score = msgspec.json.Decoder(_Score).decode
 _decode_tokenize = msgspec.json.Decoder(_Tokenize).decode
 _decode_named = msgspec.json.Decoder(_Named).decode
+_decode_items = msgspec.json.Decoder(list[Raw]).decode
 _decode_conversation = msgspec.json.Decoder(str | _ConversationRef | None).decode
 
 
@@ -157,6 +159,7 @@ class Peek(msgspec.Struct, frozen=True, kw_only=True):
     """There is no `stream_options` at all, so that `with_include_usage` need not look for it."""
     output_tokens_max: int | None = None
     choices: int = 1
+    """How many a stream must bring to its end: `n`, for each of the prompts where there may be several."""
     prompt: bytes | memoryview = b""
     """Raw JSON of what the model reads: `messages`, `prompt` or `input`, after system text where that stands apart."""
     session_key: str | None = None
@@ -246,7 +249,7 @@ def _read_completions(body: bytes) -> tuple[Peek, Raw]:
         include_usage=isinstance(options, _StreamOptions) and options.include_usage is True,
         options_absent=options is UNSET,
         output_tokens_max=_limit(seen.max_tokens),
-        choices=_choices(seen.n),
+        choices=_choices(seen.n) * _prompts(seen.prompt),
         prompt=memoryview(seen.prompt),
         session_key=seen.prompt_cache_key or seen.user,
     ), seen.prompt
@@ -303,6 +306,13 @@ def _limit(tokens: int | None) -> int | None:
 
 def _choices(n: int | None) -> int:
     return n if n is not None and n > 1 else 1
+
+
+def _prompts(prompt: Raw) -> int:
+    """How many prompts a completions request holds: a list of texts or of token lists is several, tokens are one."""
+    if not _SEVERAL.match(prompt):
+        return 1
+    return max(1, len(_decode_items(prompt)))
 
 
 _READERS: dict[Api, tuple[Callable[[bytes], tuple[Peek, Raw]], bytes]] = {

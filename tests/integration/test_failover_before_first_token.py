@@ -84,8 +84,10 @@ async def start() -> AsyncIterator[Start]:
         await item.close()
 
 
-async def ask(router: TestRouter, *, stream: bool = False, timeout_s: float = 5.0) -> tuple[int, bytes, dict[str, str]]:
-    body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+async def ask(
+    router: TestRouter, *, stream: bool = False, timeout_s: float = 5.0, **fields: object
+) -> tuple[int, bytes, dict[str, str]]:
+    body = {"model": "llama", "messages": [{"role": "user", "content": "hi"}], "stream": stream, **fields}
     async with (
         aiohttp.ClientSession() as session,
         session.post(
@@ -234,6 +236,19 @@ async def test_a_clean_end_without_the_terminal_event_is_a_truncation(start: Sta
     _, body, _ = await ask(router, stream=True)
     assert b"[DONE]" not in body
     assert b'"upstream_failed"' in body
+    assert router.recorder.ended[0].outcome is Outcome.TRUNCATED
+
+
+async def test_one_finished_choice_of_two_proves_nothing(start: Start) -> None:
+    async def second_choice_cut(exchange: Exchange) -> None:
+        exchange.start(200, EVENT_STREAM)
+        exchange.write(chunk_event("", role=True) + chunk_event("tok-0000 ") + chunk_event("", finish="stop"))
+        await asyncio.sleep(0.05)
+        exchange.abort()
+
+    router, _, _ = await start(second_choice_cut)
+    _, body, _ = await ask(router, stream=True, n=2)
+    assert b'"upstream_failed"' in body, "the client was told that nothing was missing"
     assert router.recorder.ended[0].outcome is Outcome.TRUNCATED
 
 

@@ -66,6 +66,14 @@ def test_chat_fields_are_read() -> None:
     assert seen.session_key == "u7"
 
 
+@pytest.mark.parametrize(
+    ("prompt", "choices"),
+    [("text", 2), ([1, 2, 3], 2), ([], 2), (["a", "b", "c"], 6), ([[1, 2], [3]], 4), (None, 2)],
+)
+def test_each_prompt_brings_its_own_choices(prompt: object, choices: int) -> None:
+    assert peek(Api.COMPLETIONS, body(prompt=prompt, n=2)).choices == choices
+
+
 def test_absent_and_null_fields_mean_the_default() -> None:
     seen = peek(Api.CHAT, b'{"model":"m","stream":null,"n":null,"max_tokens":null,"stream_options":null,"user":null}')
     assert (seen.stream, seen.include_usage, seen.output_tokens_max, seen.choices, seen.session_key) == (
