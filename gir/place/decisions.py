@@ -24,6 +24,8 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
 
     request: InferenceRequest
     roster: Roster
+    view: ClusterView
+    """The view it was made under; the roster may have moved on since."""
     marks: list[Mark]
     """In rank order."""
     moment: Moment
@@ -48,7 +50,7 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
             if self.shares
             else ((names[0], 1.0),),
             tier_drawn=names[self.drawn],
-            view_version=roster.view.version,
+            view_version=self.view.version,
             policy_version=roster.index.policy.version,
             canary=self.canary,
             model=self.request.model,
@@ -64,9 +66,9 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
             msgspec.structs.replace(_candidate(mark), terms=terms(mark, rules, tokens), unknown=unknown(mark.row))
             for mark in self.marks
         )
-        out = removed(roster.kind, roster.index, roster.view, self.moment)
+        out = removed(roster.kind, roster.index, self.view, self.moment)
         listed = {each.cluster for each in ranked}
-        plain = self.brief() if ranked else nobody(self, known(self.request, roster.view))
+        plain = self.brief() if ranked else nobody(self, known(self.request, self.view))
         return msgspec.structs.replace(
             plain,
             ranked=ranked,
@@ -100,7 +102,7 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
 def nobody(decision: Decision, model_known: bool) -> Placement:
     """The placement when no cluster is left: why, whether that is policy or circumstance, and when to come back."""
     roster, now_s = decision.roster, decision.moment.now_s
-    out = removed(roster.kind, roster.index, roster.view, decision.moment)
+    out = removed(roster.kind, roster.index, decision.view, decision.moment)
     waits = [
         row.backoff_until_s - now_s
         for row in roster.members.values()
@@ -112,7 +114,7 @@ def nobody(decision: Decision, model_known: bool) -> Placement:
         model_known=model_known,
         forbidden=forbids(out, decision.moment.pinned),
         retry_after_s=min(waits) if waits else None,
-        view_version=roster.view.version,
+        view_version=decision.view.version,
         policy_version=roster.index.policy.version,
         canary=decision.canary,
         model=decision.request.model,

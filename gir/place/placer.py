@@ -20,7 +20,7 @@ from gir.place.decisions import Decision, Decisions, known, nobody
 from gir.place.filters import Moment, moment_of
 from gir.place.home import Homes
 from gir.place.loads import Dispatch, Loads
-from gir.place.roster import Kind, PolicyIndex, Roster, Row, build
+from gir.place.roster import Kind, PolicyIndex, Roster, Row, build, follow
 from gir.place.score import Mark, credit_cached, mark
 from gir.place.sessions import SessionKey, Sessions
 from gir.place.shortlist import SCORED_MAX, shortlist
@@ -72,7 +72,15 @@ class Placer:
         moment = moment_of(request, now_s, tried)
         rows, fallback = _candidates(roster, moment)
         decision = Decision(
-            request=request, roster=roster, marks=[], moment=moment, draw=draw, reason=fallback, drawn=0, canary=canary
+            request=request,
+            roster=roster,
+            view=view,
+            marks=[],
+            moment=moment,
+            draw=draw,
+            reason=fallback,
+            drawn=0,
+            canary=canary,
         )
         if request.hops >= roster.rules.hops_max:
             decision.reason = f"loop: the request has crossed {request.hops} routers"
@@ -253,11 +261,16 @@ class Placer:
             self._fleet_changed(view)
         kind = self._index.kind_of(request)
         roster = self._rosters.get(kind)
-        if roster is None or roster.view is not view or roster.index is not self._index:
-            if roster is None and len(self._rosters) >= _KINDS_MAX:
-                self._rosters.clear()
-                self._memory.clear()
-            roster = self._rosters[kind] = build(kind, self._index, view, self.loads, roster)
+        if (
+            roster is not None
+            and roster.index is self._index
+            and (roster.view is view or follow(roster, view, self.loads))
+        ):
+            return roster
+        if roster is None and len(self._rosters) >= _KINDS_MAX:
+            self._rosters.clear()
+            self._memory.clear()
+        roster = self._rosters[kind] = build(kind, self._index, view, self.loads)
         return roster
 
     def _fleet_changed(self, view: ClusterView) -> None:

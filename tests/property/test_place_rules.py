@@ -222,3 +222,21 @@ def test_own_work_is_given_back_exactly(fleet, asked, steps, draw):
         ledger = placer.loads.of(each.id, "llama")
         assert ledger.open == 0
         assert ledger.pending_tokens == 0.0
+
+
+@given(st.lists(fleets(size_min=3), min_size=2, max_size=5), requests(), DRAWS)
+def test_following_the_fleet_view_by_view_ends_where_a_fresh_start_would(views, asked, draw):
+    placer, rules = Placer(), policy()
+    known: dict[str, ClusterState] = {}
+    for number, fleet in enumerate(views):
+        now_s = NOW_S + number
+        beaten = [msgspec.structs.replace(each, beat_at_s=now_s) for each in fleet.clusters]
+        # Every other cluster keeps the very state it had, as between two beats.
+        members = [known.get(each.id, each) if place % 2 else each for place, each in enumerate(beaten)]
+        known = {each.id: each for each in members}
+        moved = view(*members, version=number + 1, fail_open=fleet.fail_open)
+        followed = plan(placer, moved, asked, draw=draw, policy=rules, explain=True, now_s=now_s)
+        fresh = plan(Placer(), moved, asked, draw=draw, policy=rules, explain=True, now_s=now_s)
+        assert names(followed) == names(fresh)
+        assert followed.removed == fresh.removed
+        assert [each.score_s for each in followed.ranked] == [each.score_s for each in fresh.ranked]
