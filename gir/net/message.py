@@ -39,7 +39,8 @@ class _Head:
 class RequestHead(_Head):
     """What a client asked for, and what it says about its connection and body.
 
-    `target` is the request target as it came; `path` and `query` are its parts in origin form, not percent-decoded.
+    `target` is the request target in origin form, whatever form it came in; `path` and `query` are its parts, not
+    percent-decoded.
     `peer` is the client's address; `peer_names` are the subject alternative names of its verified certificate.
     """
 

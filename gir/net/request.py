@@ -90,7 +90,8 @@ def parse_request(raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple
         raise RequestError(
             ErrorKind.HEADERS_TOO_LARGE, f"the request target exceeds {limits.target_bytes_max} bytes: shorten it"
         )
-    path, query = _split_target(method, target)
+    target = _origin_form(method, target)
+    path, _, query = target.decode("ascii").partition("?")
     head = RequestHead(method, target, path, query, headers, peer, peer_names, first)
     if version == b"HTTP/1.0":
         head.http10 = True
@@ -170,8 +171,8 @@ def _judge(head: RequestHead, first: dict[bytes, bytes]) -> None:
         head.keep_alive = head.keep_alive and b"close" not in tokens
 
 
-def _split_target(method: str, target: bytes) -> tuple[str, str]:
-    """Path and query in origin form; a proxy-style absolute target loses its authority."""
+def _origin_form(method: str, target: bytes) -> bytes:
+    """Path and query; a proxy-style absolute target loses its scheme and authority, which name us."""
     if not target.startswith(b"/"):
         scheme = _SCHEME.match(target)
         if scheme is not None:
@@ -182,5 +183,4 @@ def _split_target(method: str, target: bytes) -> tuple[str, str]:
             raise bad_framing("the request target must be a path or an http URL")
     if b"#" in target or not target.isascii():
         raise bad_framing("the request target must be ASCII, percent-encoded, without a fragment (#)")
-    path, _, query = target.decode("ascii").partition("?")
-    return path, query
+    return target

@@ -39,6 +39,7 @@ def test_a_chunked_body_has_no_known_length() -> None:
 
 def test_an_absolute_target_loses_its_authority() -> None:
     head = parse(post(line=b"GET http://gir.example:80/v1/models?x=1 HTTP/1.1"))
+    assert head.target == b"/v1/models?x=1", "what is sent on is for another authority"
     assert (head.path, head.query) == ("/v1/models", "x=1")
     assert parse(post(line=b"GET HTTP://gir.example HTTP/1.1")).path == "/"
 
