@@ -155,6 +155,7 @@ class Router:
             tracing=self._tracing,
             credential_for=lambda cluster: authorizations[ClusterId(cluster)],
             models_body=lambda who: catalog.body(self._registry.view, self._policies.current, who),
+            model_card=lambda who, name: catalog.card(self._registry.view, self._policies.current, who, name),
             response_headers=config.telemetry.response_headers,
         )
         flow = self._policies.current.flow

@@ -1,4 +1,4 @@
-"""GET /v1/models: the union over live clusters, answered from the router's own view.
+"""GET /v1/models and GET /v1/models/NAME: the union over live clusters, answered from the router's own view.
 
 Each model's JSON object is the one its engines show, so fields this project does not know survive. A model served by
 several clusters is listed once, with the object of the first cluster in id order. Aliases are listed under their own
@@ -31,23 +31,28 @@ class Catalog:
             self._bodies.clear()
         body = self._bodies.get(principal.models_allowed)
         if body is None:
-            body = self._bodies[principal.models_allowed] = _listing(view, policy, principal.models_allowed)
+            cards = _shown(view, policy, principal.models_allowed).values()
+            body = self._bodies[principal.models_allowed] = b'{"object":"list","data":[%b]}' % b",".join(cards)
         return body
 
+    def card(self, view: ClusterView, policy: PolicySnapshot, principal: Principal, name: str) -> bytes | None:
+        """JSON of one model that `principal` may see; None when the listing has no such name."""
+        return _shown(view, policy, principal.models_allowed).get(ModelId(name))
 
-def _listing(view: ClusterView, policy: PolicySnapshot, allowed: frozenset[ModelId] | None) -> bytes:
+
+def _shown(view: ClusterView, policy: PolicySnapshot, allowed: frozenset[ModelId] | None) -> dict[ModelId, bytes]:
+    """Cards by name, in the order of names."""
     cards = _cards(view)
     hidden = {entry.name for entry in policy.models if entry.hidden}
     aliases = {ModelId(alias): entry.name for entry in policy.models if entry.name in cards for alias in entry.aliases}
     entries = {name: card for name, card in cards.items() if name not in hidden}
     for alias, target in aliases.items():
         entries.setdefault(alias, _renamed(cards[target], alias))
-    shown = [
-        card
+    return {
+        name: card
         for name, card in sorted(entries.items())
         if allowed is None or name in allowed or aliases.get(name) in allowed
-    ]
-    return b'{"object":"list","data":[%b]}' % b",".join(shown)
+    }
 
 
 def _cards(view: ClusterView) -> dict[ModelId, bytes]:

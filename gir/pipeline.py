@@ -7,6 +7,7 @@ the request's scope or raises the `RequestError` the client will see; the scope 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
+from urllib.parse import unquote
 
 import msgspec
 
@@ -35,6 +36,8 @@ from gir.place.rewrite import Rewriter
 from gir.scope import Scope
 from gir.telemetry.tracing import Tracing, operation
 from gir.wire import headers as names
+
+_MODELS = "/v1/models"
 
 
 class PolicySource(Protocol):
@@ -78,6 +81,8 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """`Authorization` value a cluster's agent expects, by cluster id."""
     models_body: Callable[[Principal], bytes]
     """Answer of GET /v1/models."""
+    model_card: Callable[[Principal, str], bytes | None]
+    """Answer of GET /v1/models/NAME; None when there is no such model."""
     response_headers: bool = True
     """Tell clients which cluster served them, and why."""
 
@@ -178,17 +183,28 @@ class Pipeline:
         return None if may_go else ticket
 
     def _other_route(self, exchange: Exchange, caller: Caller, principal: Principal) -> None:
-        """Answer what is not a POST to one of the APIs; raises 404 or 405 unless it is the list of models."""
+        """Answer what is not a POST to one of the APIs; raises 404 or 405 unless it asks about models."""
         head = exchange.head
-        if head.method == "GET" and head.path == "/v1/models":
+        if head.method in ("GET", "HEAD") and (head.path == _MODELS or head.path.startswith(f"{_MODELS}/")):
             headers = [(b"content-type", b"application/json")]
-            exchange.respond(200, headers, self._stages.models_body(principal))
+            exchange.respond(200, headers, self._models(unquote(head.path.removeprefix(_MODELS)[1:]), principal))
         elif caller.api is None:
             raise RequestError(
                 ErrorKind.NOT_FOUND, f"no such path: {head.method} {head.path[:80]}; the API begins with /v1/"
             )
         else:
             raise RequestError(ErrorKind.METHOD_NOT_ALLOWED, f"{head.method} {head.path[:80]}: use POST")
+
+    def _models(self, name: str, principal: Principal) -> bytes:
+        """The listing, or the card of one model; names may hold slashes, percent-encoded or not."""
+        body = self._stages.model_card(principal, name) if name else self._stages.models_body(principal)
+        if body is None:
+            raise RequestError(
+                ErrorKind.MODEL_NOT_FOUND,
+                f"model {name[:80]!r} is served by no cluster; GET /v1/models lists those that are",
+                param="model",
+            )
+        return body
 
     def _head_writer(self, caller: Caller, scope: Scope) -> Callable[[Candidate, int], bytes]:
         stages = self._stages

@@ -4,6 +4,7 @@ Answered from what is known, never by asking an engine while somebody waits.
 """
 
 from collections.abc import Callable, Mapping
+from urllib.parse import unquote
 
 import msgspec
 
@@ -42,7 +43,7 @@ class Catalogue:
     def answer(self, exchange: Exchange) -> None:
         """`GET /v1/models` or `GET /v1/models/NAME`; raises RequestError MODEL_NOT_FOUND."""
         entries = self.entries()
-        wanted = exchange.head.path.removeprefix("/v1/models").removeprefix("/")
+        wanted = unquote(exchange.head.path.removeprefix("/v1/models").removeprefix("/"))
         if not wanted:
             body = msgspec.json.encode({"object": "list", "data": list(entries.values())})
         elif (card := entries.get(ModelId(wanted))) is not None:

@@ -180,6 +180,7 @@ class SimRouter:
             tracing=TracingOff(),
             credential_for=lambda cluster: f"Bearer data-{cluster}".encode(),
             models_body=lambda _: b"{}",
+            model_card=lambda _, _name: None,
         )
         self.server = SimServer(
             Pipeline(stages).handle, limits=LIMITS, clock=clock, origin="gir", observer=Observer(loop)

@@ -33,6 +33,9 @@ def numbered(count: int) -> str:
 
 def test_models(client: openai.OpenAI) -> None:
     listed = {model.id: model for model in client.models.list()}
+    assert all(client.models.retrieve(name) == model for name, model in listed.items())
+    with pytest.raises(openai.NotFoundError, match="is served by no cluster"):
+        client.models.retrieve("org/none")
     assert MODEL in listed
     assert listed[MODEL].model_extra is not None
     assert "max_model_len" in listed[MODEL].model_extra, "fields of the engine's own list survive"

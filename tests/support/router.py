@@ -132,6 +132,7 @@ class TestRouter:
             tracing=TracingOff(),
             credential_for=lambda cluster: f"Bearer data-{cluster}".encode(),
             models_body=lambda principal: catalog.body(self.registry.view, self.policies.current, principal),
+            model_card=lambda who, name: catalog.card(self.registry.view, self.policies.current, who, name),
         )
         self._server = HttpServer(
             Pipeline(stages).handle,

@@ -74,6 +74,21 @@ def test_a_tenant_sees_what_it_may_use() -> None:
     assert _ids(view, policy, narrow) == ["fast", "llama"]
 
 
+def test_one_model_is_shown_as_it_is_listed() -> None:
+    view = index_view(1, (_cluster("a", "org/llama", "qwen", "secret"),))
+    hidden = ModelPolicy(name=ModelId("secret"), hidden=True)
+    policy = PolicySnapshot(models=(ModelPolicy(name=ModelId("org/llama"), aliases=("fast",)), hidden))
+    narrow = Principal(tenant=TenantId("t"), key_id="k", models_allowed=frozenset({ModelId("org/llama")}))
+
+    def shown(name: str) -> str | None:
+        card = Catalog().card(view, policy, narrow, name)
+        return None if card is None else json.loads(card)["id"]
+
+    assert [shown(name) for name in ("org/llama", "fast", "qwen", "secret", "none")] == ["org/llama", "fast"] + [
+        None
+    ] * 3
+
+
 def test_a_new_view_makes_a_new_listing() -> None:
     catalog, policy = Catalog(), PolicySnapshot()
     first = catalog.body(index_view(1, (_cluster("a", "llama"),)), policy, ANYBODY)
