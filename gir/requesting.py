@@ -40,19 +40,20 @@ class PolicyIndex:
         self._shares: dict[TenantId, float] = {}
 
     def _follow(self, policy: PolicySnapshot) -> None:
-        if policy is not self._policy:
-            self._policy = policy
-            self._models = {entry.name: entry for entry in policy.models}
-            self._shares = {tenant.id: tenant.share for tenant in policy.tenants}
+        self._policy = policy
+        self._models = {entry.name: entry for entry in policy.models}
+        self._shares = {tenant.id: tenant.share for tenant in policy.tenants}
 
     def model(self, policy: PolicySnapshot, name: ModelId) -> ModelPolicy | None:
         """The entry of a model, if the policy has one."""
-        self._follow(policy)
+        if policy is not self._policy:
+            self._follow(policy)
         return self._models.get(name)
 
     def share(self, policy: PolicySnapshot, tenant: TenantId) -> float:
         """Weight of a tenant in the fair share of its class; 1 unless the policy says otherwise."""
-        self._follow(policy)
+        if policy is not self._policy:
+            self._follow(policy)
         return self._shares.get(tenant, 1.0)
 
 

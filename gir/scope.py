@@ -112,13 +112,12 @@ class Scope:
         stages, cluster = self._stages, candidate.cluster
         dispatch = stages.placer.dispatched(self.request, cluster, now_s)
         stages.telemetry.placed(cluster, self.placement.reason)
-        self._running[cluster] = (dispatch, self.trace.attempt("attempt", self._span_attributes(candidate)))
+        attributes = self._span_attributes(candidate) if stages.tracing.on else _NOTHING
+        self._running[cluster] = (dispatch, self.trace.attempt("attempt", attributes))
         if self.ticket is not None:
             stages.waiting.taken(self.ticket)
 
     def _span_attributes(self, candidate: Candidate) -> tracing.Attributes:
-        if not self._stages.tracing.on:
-            return _NOTHING
         number = len(self.attempts) + len(self._running) + 1
         return {tracing.CLUSTER: candidate.cluster, tracing.TIER: candidate.tier, tracing.ATTEMPT: number}
 
@@ -193,7 +192,7 @@ class Scope:
             stages.limiter.settle(self.reservation, self.usage, started=started, now_s=now_s)
         if self.account is not None:
             self.account.settle(self.outcome, self.usage or NO_USAGE)
-        if self.rewrite is not None:
+        if self.rewrite is not None and self.rewrite.rule:  # an alias alone is nobody's trial
             stages.rewriter.observe(self.rewrite, self._succeeded(), self._ttft_s(), now_s)
         stages.telemetry.request(self, bytes_sent)
         if stages.tracing.on:
@@ -205,7 +204,7 @@ class Scope:
             started=started,
             complete=self.outcome is Outcome.COMPLETED,
             prompt_tokens_estimate=request.prompt_tokens_estimate,
-            content_events=sum(attempt.tokens for attempt in self.attempts),
+            content_events=sum([attempt.tokens for attempt in self.attempts]),
         )
 
     def _succeeded(self) -> bool | None:

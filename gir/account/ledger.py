@@ -91,7 +91,7 @@ class UsageLedger:
     def enter(self, tenant: TenantId, model: ModelId, outcome: Outcome, usage: Usage) -> None:
         """Add one request to its row. Only `Account` calls this, once."""
         self.open_accounts -= 1
-        row = self._row(tenant, model)
+        row = self._rows.get((tenant, model)) or self._row(tenant, model)
         row.requests += 1
         field = _FIELD_OF[outcome]
         setattr(row, field, getattr(row, field) + 1)
@@ -104,12 +104,10 @@ class UsageLedger:
             row.estimated_tokens += usage.prompt_tokens + usage.completion_tokens
 
     def _row(self, tenant: str, model: str) -> UsageRow:
-        row = self._rows.get((tenant, model))
-        if row is None:
-            if len(self._rows) >= self._rows_max:
-                tenant, model = OTHER, OTHER
-            row = self._rows.setdefault((tenant, model), UsageRow(tenant=tenant, model=model))
-        return row
+        """A row for a pair that has none of its own so far."""
+        if len(self._rows) >= self._rows_max:
+            tenant, model = OTHER, OTHER
+        return self._rows.setdefault((tenant, model), UsageRow(tenant=tenant, model=model))
 
     def rows(self, tenant: str | None = None) -> list[UsageRow]:
         """Rows (of one `tenant`), the heaviest first."""

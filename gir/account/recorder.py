@@ -13,6 +13,7 @@ from gir.model.errors import ErrorKind, RequestError
 from gir.model.outcome import Attempt, AttemptResult, Outcome, Phase
 from gir.model.policy import PolicySnapshot
 from gir.model.request import InferenceRequest, Usage
+from gir.telemetry.instruments import Counter
 from gir.telemetry.logs import AccessLog, AccessRecord, wall_stamp
 from gir.telemetry.metrics import RouterMetrics
 
@@ -42,6 +43,10 @@ class Ended(Protocol):
     @property
     def attempts(self) -> Sequence[Attempt]:
         """Attempts in order."""
+
+
+def _placed(metrics: RouterMetrics, cluster: str, reason: str) -> Counter:
+    return metrics.decisions.child(cluster, reason)
 
 
 Bundle = TypeVar("Bundle")
@@ -104,10 +109,11 @@ class Recorder:
         self._ends = _Bundles(_Ends, metrics)
         self._served = _Bundles(_Served, metrics)
         self._tries = _Bundles(_Tries, metrics)
+        self._placed = _Bundles(_placed, metrics)
 
     def placed(self, cluster: str, reason: str) -> None:
         """Count a dispatch when it is made: a cluster's last one must be seen even while it runs or hangs."""
-        self._metrics.decisions.child(cluster, reason or _UNKNOWN).inc()
+        self._placed[cluster, reason or _UNKNOWN].inc()
 
     def attempt(self, attempt: Attempt) -> None:
         """Count one ended attempt."""

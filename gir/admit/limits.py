@@ -256,7 +256,8 @@ class Limiter:
                 used = tokens_used(use.rule, usage)
             if used != units:
                 use.lease.give_back(stamp, units - used, now_s)
-                self._note(use.lease)
+                if self._local is None:
+                    self._note(use.lease)
         for slot in reservation.slots:
             slot.lease.leave(now_s)
             if not slot.lease.local and slot.lease.due(now_s):

@@ -108,18 +108,22 @@ async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, w
             waiting.discard(call)
 
 
-async def _read(call: UpstreamCall, head: ResponseHead, plan: AttemptPlan) -> Answer:
+async def _read_error(call: UpstreamCall, head: ResponseHead) -> Answer:
     verdict = classify(head.status, from_agent=head.get(names.ORIGIN) == b"agent")
-    if verdict.result is not AttemptResult.OK:
-        body = await call.read_all(_ERROR_BODY_BYTES_MAX)
-        return Answer(
-            result=verdict.result,
-            phase=Phase.HEAD,
-            head=head,
-            body=body,
-            may_be_elsewhere=verdict.may_be_elsewhere,
-            detail=f"status {head.status}",
-        )
+    body = await call.read_all(_ERROR_BODY_BYTES_MAX)
+    return Answer(
+        result=verdict.result,
+        phase=Phase.HEAD,
+        head=head,
+        body=body,
+        may_be_elsewhere=verdict.may_be_elsewhere,
+        detail=f"status {head.status}",
+    )
+
+
+async def _read(call: UpstreamCall, head: ResponseHead, plan: AttemptPlan) -> Answer:
+    if not 200 <= head.status < 300:
+        return await _read_error(call, head)
     content_type = head.get(b"content-type") or b""
     if not content_type.startswith(b"text/event-stream"):
         body = await call.read_all(plan.response_bytes_max)

@@ -34,12 +34,14 @@ class RetryBudget:
     def enter(self) -> None:
         """A request has come."""
         self.active += 1
-        self._saved = min(self._saved + self._share, float(self.active))
+        saved = self._saved + self._share
+        self._saved = saved if saved < self.active else float(self.active)
 
     def leave(self, retries: int) -> None:
         """A request has ended; give back the `retries` it had claimed."""
         self.active -= 1
-        self.give_back(retries)
+        if retries:
+            self.give_back(retries)
 
     def limit(self) -> int:
         """Retries that may be in flight without drawing on savings: max(minimum, share of active)."""

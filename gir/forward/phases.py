@@ -52,17 +52,12 @@ class Classified(msgspec.Struct, frozen=True):
     """The answer speaks for one cluster only (its agent no longer has the model, or refuses our credential)."""
 
 
-_GOOD = Classified(AttemptResult.OK)
-
-
 def classify(status: int, *, from_agent: bool) -> Classified:
     """Class of an HTTP status from a cluster.
 
     `from_agent`: the agent made the answer up itself, before any pod saw the request. An engine's 4xx is the caller's
     fault everywhere; an agent's 401 or 404 only says that this cluster and this router disagree.
     """
-    if status == 200:
-        return _GOOD
     if status < 400:
         # Redirects are never followed: an engine that answers one is misconfigured.
         return Classified(AttemptResult.OK if 200 <= status < 300 else AttemptResult.UPSTREAM_FAULT)

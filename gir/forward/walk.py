@@ -125,20 +125,20 @@ class Walk:
         first_token_s: float | None = None,
     ) -> None:
         answer = attempt.answer
+        framer = answer.framer if answer else None
         ended = Attempt(
             cluster=attempt.candidate.cluster,
             result=result,
             phase=phase,
-            status=answer.status if answer else None,
+            status=answer.head.status if answer and answer.head else None,
             started_s=attempt.started_s,
             ended_s=self._sender.now_s(),
             first_token_s=first_token_s,
-            retry_after_s=answer.retry_after_s if answer else None,
-            tokens=tokens_in(answer.framer) if answer and answer.framer and first_token_s is not None else 0,
+            retry_after_s=answer.retry_after_s if answer and result is not AttemptResult.OK else None,
+            tokens=tokens_in(framer) if framer and first_token_s is not None else 0,
             detail=delivery.detail if delivery else answer.detail if answer else "",
         )
         self.attempts.append(ended)
-        framer = answer.framer if answer else None
         self._guide.ended(ended, delivery.usage if delivery else framer.usage if framer else None)
 
     # Whether there is a next one

@@ -64,8 +64,8 @@ def _usage(api: Api, reported: _Reported | None) -> Usage | None:
     return Usage(
         prompt_tokens=_count(prompt),
         completion_tokens=_count(reported.completion_tokens),
-        cached_tokens=_count(details.cached_tokens if details else None),
-        reasoning_tokens=_count(produced.reasoning_tokens if produced else None),
+        cached_tokens=_count(details.cached_tokens) if details else 0,
+        reasoning_tokens=_count(produced.reasoning_tokens) if produced else 0,
     )
 
 
@@ -83,4 +83,4 @@ def _from_input_output(api: Api, reported: _Reported) -> Usage:
 
 
 def _count(tokens: int | None) -> int:
-    return max(0, tokens or 0)
+    return tokens if tokens is not None and tokens > 0 else 0
