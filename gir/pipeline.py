@@ -102,6 +102,7 @@ class Pipeline:
             await self._story(exchange, scope)
         except RequestError as error:
             self._refuse(exchange, scope, error)
+            error.let_go()
         except asyncio.CancelledError:
             scope.outcome = Outcome.CLIENT_GONE
             raise

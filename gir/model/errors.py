@@ -75,6 +75,12 @@ class RequestError(Exception):
         self.retry_after_s = retry_after_s
         self.reason = reason or kind.value.code
 
+    def let_go(self) -> None:
+        """Forget the frames this error has passed through: they hold the request's body, and some hold this error,
+        so that only the collector, which is seldom seen here, would free them.
+        """
+        self.__traceback__ = self.__context__ = None
+
 
 def error_body(kind: ErrorKind, message: str, *, origin: str = "gir", param: str | None = None) -> bytes:
     """OpenAI error JSON, as bytes, for `kind` with `message` after its origin."""

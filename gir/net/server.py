@@ -215,6 +215,7 @@ class HttpServer:
                 exchange.abort()
             else:
                 exchange.respond_error(error)
+            error.let_go()
         except asyncio.CancelledError:
             # The client left, or the server is closing; either way nobody waits for this task's result.
             exchange.abort()

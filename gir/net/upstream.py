@@ -214,6 +214,9 @@ class UpstreamCall:
         """Close the upstream connection at once. Harmless when the call is over."""
         if self._link is not None:
             self._link.drop(self)
+        if self._error is not None:
+            # The frames it was raised through hold this call and the request's body: only the collector would end that.
+            self._error.__traceback__ = None
 
     def give_up(self, error: UpstreamError) -> None:
         """End the call from outside: close the upstream and raise `error` to whoever waits here."""
