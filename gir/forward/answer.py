@@ -82,16 +82,30 @@ class AttemptPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, waiting: set[UpstreamCall]) -> Answer:
+class Waiting:
+    """Calls to one cluster that wait for their first token, and how often health has given up on all of them."""
+
+    __slots__ = ("calls", "verdicts")
+
+    def __init__(self) -> None:
+        self.calls: set[UpstreamCall] = set()
+        self.verdicts = 0
+
+
+async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, waiting: Waiting) -> Answer:
     """Send and wait until the client could be answered, or until it is clear that it cannot.
 
     While nothing has come, the call is listed in `waiting`, so that health may fail it early. Never raises
     UpstreamError: faults are answers. Cancellation closes the upstream at once.
     """
     call: UpstreamCall | None = None
+    verdicts = waiting.verdicts
     try:
         call = await pool.send(wire_head, plan.body, deadlines=plan.deadlines)
-        waiting.add(call)
+        if waiting.verdicts != verdicts:
+            # A frozen host still accepts connections, so the verdict may fall while one is being made.
+            raise ClusterLostError(call.phase, "the cluster was lost while connecting")
+        waiting.calls.add(call)
         head = await call.head()
         return await _read(call, head, plan)
     except UpstreamError as error:
@@ -105,7 +119,7 @@ async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, w
         raise
     finally:
         if call is not None:
-            waiting.discard(call)
+            waiting.calls.discard(call)
 
 
 async def _read_error(call: UpstreamCall, head: ResponseHead) -> Answer:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from gir.clock import Clock
-from gir.forward.answer import Answer, AttemptPlan, ClusterLostError, open_answer
+from gir.forward.answer import Answer, AttemptPlan, ClusterLostError, Waiting, open_answer
 from gir.forward.budget import RetryBudget
 from gir.forward.job import Guide, Job, Report
 from gir.forward.walk import Walk
@@ -15,7 +15,6 @@ from gir.model.decision import Candidate
 from gir.model.ids import ClusterId
 from gir.net.exchange import Exchange
 from gir.net.pool import UpstreamPool
-from gir.net.upstream import UpstreamCall
 
 
 class Dispatcher:
@@ -25,10 +24,10 @@ class Dispatcher:
         self.now_s = clock.monotonic_s
         self._pool_for = pool_for
         self.budget = budget
-        self._waiting: dict[ClusterId, set[UpstreamCall]] = {}
+        self._waiting: dict[ClusterId, Waiting] = {}
 
     def __repr__(self) -> str:
-        waiting = sum(len(calls) for calls in self._waiting.values())
+        waiting = sum(len(waiting.calls) for waiting in self._waiting.values())
         return f"<Dispatcher {waiting} waiting, {self.budget!r}>"
 
     def give_up_waiting(self, cluster: ClusterId, reason: str) -> int:
@@ -36,7 +35,11 @@ class Dispatcher:
 
         Returns how many. Streams that have begun are left alone.
         """
-        calls = list(self._waiting.get(cluster, ()))
+        waiting = self._waiting.get(cluster)
+        if waiting is None:
+            return 0
+        waiting.verdicts += 1
+        calls = list(waiting.calls)
         for call in calls:
             call.give_up(ClusterLostError(call.phase, reason))
         return len(calls)
@@ -51,6 +54,6 @@ class Dispatcher:
         """One attempt, up to its first token."""
         waiting = self._waiting.get(candidate.cluster)
         if waiting is None:
-            waiting = self._waiting[candidate.cluster] = set()
+            waiting = self._waiting[candidate.cluster] = Waiting()
         head = job.head_for(candidate, len(plan.body))
         return open_answer(self._pool_for(candidate), head, plan, waiting)
