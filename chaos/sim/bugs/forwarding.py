@@ -59,6 +59,17 @@ def _amnesia(begin: Any) -> Any:
     return forget
 
 
+def _deaf_while_connecting(give_up: Any) -> Any:
+    def move_some(dispatcher: Dispatcher, cluster: Any, reason: str) -> int:
+        moved: int = give_up(dispatcher, cluster, reason)
+        waiting = dispatcher._waiting.get(cluster)
+        if waiting is not None:
+            waiting.verdicts -= 1
+        return moved
+
+    return move_some
+
+
 def _endless(job: Any) -> Any:
     def patient(*args: Any, **kwargs: Any) -> Any:
         made = job(*args, **kwargs)
@@ -123,6 +134,16 @@ BUGS = (
         replace=lambda _: lambda *_: 0,
         finding="waiters",
         faults=frozenset({"freeze"}),
+    ),
+    Bug(
+        name="verdict-missed-while-connecting",
+        what="a request that is connecting when its cluster is lost goes on to wait there",
+        target=Dispatcher,
+        attribute="give_up_waiting",
+        replace=_deaf_while_connecting,
+        finding="waiters",
+        first=407,
+        seeds=2_000,
     ),
     Bug(
         name="upstream-left-running",
