@@ -11,7 +11,7 @@ COMMANDS = {
     "list": ("chaos.drill_cli", "list the drills"),
     "run": ("chaos.drill_cli", "run drills against a local fleet"),
     "report": ("chaos.drill_cli", "judge a drill's history again"),
-    "sim": ("chaos.sim.cli", "simulate a whole fleet from a seed"),
+    "sim": ("chaos.sim.cli", "simulate a whole fleet from a seed; with --policy FILE, try a policy on a trace"),
 }
 """Command to the module that has its `main(command, arguments) -> exit code`; loaded only when it is asked for."""
 
@@ -27,7 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         problem = f"{command!r} is no command" if command else "a command is needed"
         sys.stderr.write(f"gir-chaos: {problem}\n{usage()}")
         return 2
-    module = importlib.import_module(COMMANDS[command][0])
+    what_if = command == "sim" and any(word.partition("=")[0] == "--policy" for word in rest)
+    module = importlib.import_module("chaos.whatif" if what_if else COMMANDS[command][0])
     code: int = module.main(command, rest)
     return code
 

@@ -49,7 +49,7 @@ class TierView(msgspec.Struct, frozen=True, kw_only=True):
     clusters: int = 0
     slots_total: float = 0.0
     slots_free: float = 0.0
-    """Predicted: beats minus own dispatches they have not seen."""
+    """Predicted: beats minus own dispatches they have not seen, waiting requests, and what a prefill backlog delays."""
     reserve_slots: float = 0.0
     """Kept for Critical requests; zero when this request is one."""
     headroom: float = 0.0

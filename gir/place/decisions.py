@@ -32,6 +32,8 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
     draw: float
     reason: str
     drawn: int
+    held: int | None = None
+    """Tier that holds the session or the prompt's prefix, which the draw favours."""
     loads: tuple[TierLoad, ...] = ()
     shares: tuple[TierShare, ...] = ()
     canary: str = ""
@@ -194,7 +196,8 @@ def _notes(decision: Decision) -> tuple[str, ...]:
             f"{share.headroom:.0%} (spill below {load.spill_at:.0%}, return above {load.return_at:.0%}): {verdict}"
         )
     if len(tiers) > 1 and decision.marks:
-        notes.append(f"draw {decision.draw:.4f} fell to tier {tiers[decision.drawn].name}")
+        favoured = f", favouring {tiers[decision.held].name} for what it holds" if decision.held is not None else ""
+        notes.append(f"draw {decision.draw:.4f}{favoured} fell to tier {tiers[decision.drawn].name}")
     if decision.canary:
         notes.append(f"model chosen by canary: {decision.canary}")
     return tuple(notes)

@@ -11,12 +11,13 @@ import msgspec
 
 from gir.model.cluster import ClusterView
 from gir.model.decision import Placement
-from gir.model.ids import ClusterId, TierName
+from gir.model.ids import ClusterId
 from gir.model.policy import PlacementPolicy, PolicySnapshot
 from gir.model.request import Criticality, InferenceRequest, Usage
 from gir.place.affinity import AffinityIndex, Trust
 from gir.place.choose import order
 from gir.place.decisions import Decision, Decisions, known, nobody
+from gir.place.draw import draw_tier, holding_tier, tier_loads
 from gir.place.filters import Moment, moment_of
 from gir.place.home import Homes
 from gir.place.loads import Dispatch, Loads
@@ -24,7 +25,7 @@ from gir.place.roster import Kind, PolicyIndex, Roster, Row, build, follow
 from gir.place.score import Mark, credit_cached, mark
 from gir.place.sessions import SessionKey, Sessions
 from gir.place.shortlist import SCORED_MAX, shortlist
-from gir.place.tiers import TierLoad, TierMemory, TierShare
+from gir.place.tiers import TierMemory
 
 _KINDS_MAX = 512
 _SESSIONS_MAX = 100_000
@@ -177,18 +178,19 @@ class Placer:
         them must not be remembered as pressure on the tier.
         """
         request, roster, rules = decision.request, decision.roster, decision.roster.rules
+        cached = self._cached_tokens(request)
+        session = self.sessions.get(_session(request)) if request.session_key else None
         saturated = False
         if len(roster.tiers) > 1:
-            decision.loads = _tier_loads(rows, roster, request.criticality)
+            decision.loads = tier_loads(rows, roster, request.criticality, decision.moment.now_s)
             decision.shares = self._tier_memory(roster.kind).shares(
                 decision.loads,
                 now_s=decision.moment.now_s,
                 return_within_s=rules.return_within_s,
                 advance=advance,
             )
-            decision.drawn, saturated = _draw_tier(decision.shares, decision.draw)
-        cached = self._cached_tokens(request)
-        session = self.sessions.get(_session(request)) if request.session_key else None
+            decision.held = holding_tier(roster, cached, session, request.prompt_tokens_estimate)
+            decision.drawn, saturated = draw_tier(decision.shares, decision.draw, decision.held)
         if len(rows) > SCORED_MAX:
             rows = shortlist(roster, rows, cached.keys() | ({session} if session else set()))
         tokens, now_s = request.prompt_tokens_estimate, decision.moment.now_s
@@ -320,39 +322,6 @@ def _credit_session(marks: list[Mark], session: ClusterId, rules: PlacementPolic
         if each.row.cluster == session:
             each.session_s = rules.weights.session * rules.session_bonus_s
             each.score_s -= each.session_s
-
-
-def _tier_loads(rows: list[Row], roster: Roster, criticality: Criticality) -> tuple[TierLoad, ...]:
-    """Sum what the candidates of each tier have."""
-    count = len(roster.tiers)
-    total = [0.0] * count
-    free = [0.0] * count
-    for row in rows:
-        total[row.index] += row.capacity
-        room = row.slots_free - row.held - row.ledger.delta
-        if room > 0:
-            free[row.index] += room
-    reserve = 0.0 if criticality >= Criticality.CRITICAL else roster.index.policy.flow.critical_reserve
-    return tuple(
-        [
-            TierLoad(
-                TierName(tier.name), tier.spill_at, tier.return_at, total[place], free[place], reserve * total[place]
-            )
-            for place, tier in enumerate(roster.tiers)
-        ]
-    )
-
-
-def _draw_tier(shares: tuple[TierShare, ...], draw: float) -> tuple[int, bool]:
-    """Position of the tier that `draw` falls to, and whether no tier has headroom at all."""
-    if all(share.headroom <= 0.0 for share in shares):
-        return 0, True
-    reached = 0.0
-    for position, share in enumerate(shares):
-        reached += share.share
-        if draw < reached:
-            return position, False
-    return max(range(len(shares)), key=lambda position: shares[position].share), False
 
 
 def _meets(best_s: list[float], objective_s: float) -> int:

@@ -76,9 +76,9 @@ class Row:
     """One eligible cluster as numbers. Times in seconds, rates turned into seconds per unit."""
 
     __slots__ = (
-        "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "ledger", "place", "pool",
-        "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total", "state", "static_s", "suspect", "tier",
-        "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
+        "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "known_waiting", "ledger",
+        "place", "pool", "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total", "state", "static_s",
+        "suspect", "tier", "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -120,6 +120,7 @@ class Row:
         """Seconds the one pod that gets the request needs for each of its own prompt tokens."""
         self.service_s = 1.0 / (pool.service_rate_per_s or rules.service_rate_per_s_default)
         self.waiting = _waiting(pool)
+        self.known_waiting = pool.waiting or 0
         self.waiting_tokens = (
             self.waiting * ledger.prompt_tokens_mean if pool.waiting_tokens is None else float(pool.waiting_tokens)
         )
