@@ -57,28 +57,24 @@ class Walk:
 
         Cancellation (the client left) closes the upstream, ends the attempt and passes on.
         """
-        budget = self._sender.budget
+        last: Try | None = None
+        budget, hedge_after_s = self._sender.budget, self._job.hedge_after_s
         budget.enter()
         try:
-            return await self._serve()
+            while (candidate := self._guide.next(self._tried)) is not None:
+                if hedge_after_s > 0:
+                    last = await first_good(self, candidate, hedge_after_s)
+                else:
+                    last = await self.open(self._begin(candidate))
+                assert last.answer is not None, "an attempt ended without a result"
+                if last.answer.result is AttemptResult.OK:
+                    return await self._deliver(last, last.answer)
+                self._end(last, last.answer.result, last.answer.phase)
+                if not self._may_go_on(last.answer):
+                    break
+            return self._give_up(last)
         finally:
             budget.leave(self.retries)
-
-    async def _serve(self) -> Report:
-        last: Try | None = None
-        hedge_after_s = self._job.hedge_after_s
-        while (candidate := self._guide.next(self._tried)) is not None:
-            if hedge_after_s > 0:
-                last = await first_good(self, candidate, hedge_after_s)
-            else:
-                last = await self.open(self._begin(candidate))
-            assert last.answer is not None, "an attempt ended without a result"
-            if last.answer.result is AttemptResult.OK:
-                return await self._deliver(last, last.answer)
-            self._end(last, last.answer.result, last.answer.phase)
-            if not self._may_go_on(last.answer):
-                break
-        return self._give_up(last)
 
     # One attempt
 
