@@ -178,6 +178,10 @@ class ClusterRecord:
         """Not gone by its own word: it may still answer."""
         return self.beats.state is not Beats.GONE and self.probes.state is not Probes.REFUSED
 
+    def lost_since(self, started_s: float) -> bool:
+        """It was lost while something begun at `started_s` was under way, whose failure is then no further news."""
+        return self.standing is Standing.LOST and started_s <= self.lost_s
+
     def alive_s(self, now_s: float) -> float:
         """When it was last heard of."""
         return now_s if self.silent_since_s is None else self.silent_since_s

@@ -287,7 +287,8 @@ class Registry:
                 record.pressure.push(attempt.retry_after_s, now_s)
                 self._settle(record, now_s)
             case AttemptResult.LOCAL_FAULT | AttemptResult.UPSTREAM_FAULT as origin:
-                if origin is AttemptResult.LOCAL_FAULT and attempt.started_s < self._resumed_s:
+                stale = attempt.started_s < self._resumed_s or record.lost_since(attempt.started_s)
+                if origin is AttemptResult.LOCAL_FAULT and stale:
                     record.breaker.inconclusive(attempt.started_s)
                 elif record.breaker.failure(origin, attempt.started_s, now_s, draw=self._jitter()):
                     self._settle(record, now_s)

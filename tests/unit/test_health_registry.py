@@ -7,7 +7,7 @@ from gir.health.events import Cause, EventKind
 from gir.model.beat import Condition
 from gir.model.cluster import ClusterStatus, Intent
 from gir.model.ids import ClusterId, ModelId
-from gir.model.outcome import AttemptResult
+from gir.model.outcome import Attempt, AttemptResult, Phase
 from gir.model.policy import ClusterPolicy, HealthPolicy, PolicySnapshot
 from tests.support.fleet import Fleet, pool
 
@@ -95,6 +95,23 @@ def test_a_goodbye_takes_no_new_work_and_leaves_waiting_requests_alone() -> None
     fleet.run(3.0)
     assert "us-1:SUSPECT w=0.10 hold-down" in fleet.line()
     assert "(flap 0)" in fleet.line()
+
+
+def test_requests_that_fail_because_their_cluster_was_lost_are_not_held_against_it_twice() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1")
+    started_s = fleet.now_s
+    fleet.freeze("us-1")
+    fleet.run(4.0)
+    moved = Attempt(
+        cluster=US,
+        result=AttemptResult.LOCAL_FAULT,
+        phase=Phase.DISPATCHED,
+        started_s=started_s,
+        ended_s=fleet.now_s,
+    )
+    for _ in range(10):
+        fleet.registry.attempt(moved, fleet.now_s)
+    assert fleet.registry.rows(fleet.now_s)[2]["breaker"]["gate"] == "closed"
 
 
 def test_failing_attempts_open_the_breaker_and_one_probation_leads_back_through_a_ramp() -> None:
