@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve; 0 after an orderly stop, 1 when requests had to be cut, 2 when it could not start."""
-    from gir.cli.workers import of_worker, run_workers, worker_number
+    from gir.cli.workers import end_with_parent, of_worker, run_workers, worker_number
 
     try:
         config, rejected = boot(arguments.config, arguments.state_dir)
@@ -33,6 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         if workers > 1 and number is None:
             return run_workers(workers, arguments)
         if number is not None:
+            end_with_parent()
             config = of_worker(config, number, workers)
         return _run_one(arguments, config, rejected, reuse_port=number is not None)
     except ValueError as error:

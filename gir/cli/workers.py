@@ -5,10 +5,13 @@ addresses, so each worker hears every beat. The parent only starts, watches and 
 """
 
 import argparse
+import contextlib
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from types import FrameType
 
 import msgspec
@@ -17,6 +20,8 @@ from gir.control.config import RouterConfig
 from gir.settings import ConfigError, host_and_port
 
 WORKER_VARIABLE = "GIR_WORKER"
+EXIT_KILLED = 1
+_PR_SET_PDEATHSIG = 1
 
 
 def worker_number() -> int | None:
@@ -52,25 +57,50 @@ def run_workers(workers: int, arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "gir.cli.main", "serve", "-c", str(arguments.config), "--workers", str(workers)]
     if arguments.state_dir is not None:
         command += ["--state-dir", str(arguments.state_dir)]
-    children = [
-        subprocess.Popen(command, env={**os.environ, WORKER_VARIABLE: str(number)})  # noqa: S603 - our own command
-        for number in range(workers)
-    ]
+    return supervise(command, [{WORKER_VARIABLE: str(number)} for number in range(workers)])
+
+
+def supervise(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:
+    """Run `command` once in each environment, until all have ended; the worst exit code, 1 for a death by signal.
+
+    The first end asks the others to stop, once: a second request would cut short what they have still to finish.
+    """
+    running: set[int] = set()
+    asked = False
 
     def pass_on(number: int, _: FrameType | None) -> None:
-        for child in children:
-            if child.poll() is None:
-                child.send_signal(number)
+        nonlocal asked
+        asked = True
+        for pid in running:
+            # Straight to the system: Popen's own way would reap the dead, whom `os.wait` waits for.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM if number == signal.SIGHUP else number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, pass_on)
-    codes = []
-    while children:
+    children = []
+    for environment in environments:
+        # A group of its own: Ctrl-C must reach it through us alone, for the second signal means hurry.
+        child = subprocess.Popen(command, env={**os.environ, **environment}, process_group=0)  # noqa: S603 - our own
+        children.append(child)
+        running.add(child.pid)
+    worst = 0
+    while running:
         pid, status = os.wait()
-        ended = [child for child in children if child.pid == pid]
-        if ended:
-            children.remove(ended[0])
-            ended[0].returncode = os.waitstatus_to_exitcode(status)
-            codes.append(abs(ended[0].returncode))
+        if pid not in running:
+            continue
+        running.discard(pid)
+        code = os.waitstatus_to_exitcode(status)
+        if code != -signal.SIGTERM or not asked:  # Asked before it could listen to signals: that is no fault of its.
+            worst = max(worst, code if code >= 0 else EXIT_KILLED)
+        if not asked:
             pass_on(signal.SIGTERM, None)
-    return max(codes)
+    for child in children:
+        child.returncode = 0  # Reaped here, not there.
+    return worst
+
+
+def end_with_parent() -> None:
+    """Have the kernel ask this worker to stop when its parent is gone; Linux only."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
