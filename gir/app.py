@@ -43,6 +43,7 @@ from gir.observers import Observers
 from gir.pipeline import Pipeline, Stages
 from gir.place.placer import Placer
 from gir.place.rewrite import Rewriter
+from gir.placement_gauges import PlacementGauges
 from gir.pools import Pools
 from gir.requesting import PolicyIndex
 from gir.settings import host_and_port
@@ -171,8 +172,13 @@ class Router:
     def _build_control(self, config: RouterConfig) -> None:
         """What learns about the fleet, and what operators talk to."""
         clock, metrics, log = self._clock, self._metrics, self._log
+        self._placement_gauges = PlacementGauges(metrics, log, self._placer, self._rewriter)
         self._canaries = CanaryApi(
-            self._rewriter, clock, view=lambda: self._registry.view, policy=lambda: self._policies.current
+            self._rewriter,
+            clock,
+            view=lambda: self._registry.view,
+            policy=lambda: self._policies.current,
+            on_event=self._placement_gauges.canary,
         )
         self._watch = Watch(
             clock=clock,
@@ -319,7 +325,7 @@ class Router:
             readiness=self._readiness,
             access=AdminAccess(tokens, public_metrics=config.admin.public_metrics),
             on_error=lambda what, error: self._log.error("admin handler failed", what=what, exc_info=error),
-            before_scrape=self._gauges.refresh,
+            before_scrape=self._refresh_gauges,
         )
         fleet = FleetApi(self._registry, self._policies, config, self._clock, self._log, on_change=self._watch.look)
         app.add_routes(fleet.routes())
@@ -335,6 +341,10 @@ class Router:
         )
         app.add_routes(explain.routes())
         return app
+
+    def _refresh_gauges(self) -> None:
+        self._gauges.refresh()
+        self._placement_gauges.refresh()
 
     def _readiness(self) -> Readiness:
         reasons = [] if self.lifecycle.ready else ["stopping"]

@@ -171,6 +171,15 @@ class Placer:
             ],
         }
 
+    def tier_shares(self) -> dict[tuple[str, str], float]:
+        """Share of each model's Standard traffic that each tier takes, as last decided: (model, tier) -> 0 to 1."""
+        return {
+            (kind.model, tier): share
+            for kind, memory in self._memory.items()
+            if kind.criticality is Criticality.STANDARD
+            for tier, share in memory.last.items()
+        }
+
     def _decide(self, decision: Decision, rows: list[Row], *, advance: bool) -> None:
         """Draw a tier, score the candidates and put them in order.
 

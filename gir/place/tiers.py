@@ -49,7 +49,7 @@ class TierShare(msgspec.Struct, frozen=True):
 class TierMemory:
     """Hysteresis and trend of one model's tiers; position in the list is position in price order."""
 
-    __slots__ = ("_at_s", "_free", "_names", "_sampled_s", "_slope", "_spilled")
+    __slots__ = ("_at_s", "_free", "_names", "_sampled_s", "_slope", "_spilled", "last")
 
     def __init__(self) -> None:
         self._names: tuple[TierName, ...] = ()
@@ -58,6 +58,8 @@ class TierMemory:
         self._spilled: list[float] = []
         self._slope: list[float] = []
         self._free: list[float] = []
+        self.last: dict[TierName, float] = {}
+        """Share of each tier at the last moment taken in."""
 
     def shares(
         self, tiers: tuple[TierLoad, ...], *, now_s: float, return_within_s: float, advance: bool = True
@@ -87,6 +89,8 @@ class TierMemory:
             trends.append(trend)
             keeps.append(1.0 - max(shortfall, self._spilled[position]))
         shares = divide(keeps, [tier.total for tier in tiers])
+        if advance:
+            self.last = dict(zip(self._names, shares, strict=True))
         return tuple(
             TierShare(headroom, trend, spilled, share)
             for headroom, trend, spilled, share in zip(headrooms, trends, self._spilled, shares, strict=True)

@@ -66,13 +66,15 @@ class Trial:
     """State of one rule. All methods take the time; nothing here looks at a clock."""
 
     __slots__ = ("_arms", "_events", "_judged_s", "_pending", "_staged_s", "reason", "rule", "stage", "started_s",
-                 "state", "weights")  # fmt: skip
+                 "state", "tally", "weights")  # fmt: skip
 
     def __init__(self, rule: CanaryRule, now_s: float, events: list[CanaryEvent]) -> None:
         self._events = events
         self.rule = rule
         self.state = TrialState.RUNNING
         self.reason = ""
+        self.tally: dict[tuple[str, str], int] = {}
+        """Results by (target, `ok` | `error` | `unjudged`) since the rule was first seen; only grows."""
         self.started_s = self._judged_s = self._staged_s = now_s
         self.stage = 0
         """Position in the plan."""
@@ -109,6 +111,8 @@ class Trial:
         if rewrite.settled:
             return
         rewrite.settled = True
+        result = "unjudged" if ok is None else "ok" if ok else "error"
+        self.tally[rewrite.target, result] = self.tally.get((rewrite.target, result), 0) + 1
         if ok is None or rewrite.arm >= len(self._arms):
             return
         arm = self._arms[rewrite.arm]
@@ -159,12 +163,18 @@ class Trial:
             self.stage = min(self.stage, max(0, len(rule.plan) - 1))
             self._weigh()
 
+    def shares(self) -> dict[str, float]:
+        """Share of callers on each target now."""
+        names = [target.model for target in self.rule.targets]
+        if self.state is not TrialState.RUNNING:
+            only = int(self.state is TrialState.PROMOTED)
+            return {name: float(place == only) for place, name in enumerate(names)}
+        together = sum(self.weights)
+        return {name: weight / together if together else 0.0 for name, weight in zip(names, self.weights, strict=True)}
+
     def row(self, now_s: float) -> dict[str, Any]:
         """Status for the admin API: JSON-able."""
-        together = sum(self.weights)
-        shares = [weight / together if together else 0.0 for weight in self.weights]
-        if self.state is not TrialState.RUNNING:
-            shares = [float(place == (self.state is TrialState.PROMOTED)) for place in range(len(shares))]
+        shares = self.shares()
         return {
             "rule": self.rule.name,
             "state": self.state.value,
@@ -177,11 +187,11 @@ class Trial:
                 {
                     "model": target.model,
                     "role": "canary" if place else "control",
-                    "share": share,
+                    "share": shares[target.model],
                     "requests": arm.requests,
                     "errors": arm.errors,
                 }
-                for place, (target, share, arm) in enumerate(zip(self.rule.targets, shares, self._arms, strict=True))
+                for place, (target, arm) in enumerate(zip(self.rule.targets, self._arms, strict=True))
             ],
         }
 

@@ -103,6 +103,15 @@ class RouterMetrics:
             "Slots a model could use: running and waiting in the fleet, and waiting here. For autoscalers.",
             "model",
         )
+        self.cache_trust = gauge(
+            "gir_cache_trust_ratio",
+            "Part of predicted cached tokens that placement believes, 1 until known.",
+            "cluster",
+        )
+        self.cache_divergence = gauge(
+            "gir_cache_divergence_ratio", "Predicted cached tokens that engines did not confirm, as a share.", "cluster"
+        )
+        self.affinity_blocks = gauge("gir_affinity_blocks", "Prompt blocks in the affinity index.")
         self.canary = counter("gir_canary_requests_total", "Requests a canary rule drew.", "rule", "target", "result")
         self.canary_weight = gauge("gir_canary_weight_ratio", "Weight of a canary target.", "rule", "target")
         self.canary_aborts = counter("gir_canary_aborts_total", "Canaries stopped by their guard.", "rule")
