@@ -11,6 +11,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
@@ -31,13 +32,20 @@ def worker_number() -> int | None:
 
 
 def of_worker(config: RouterConfig, number: int, workers: int) -> RouterConfig:
-    """`config` as worker `number` uses it. Raises ConfigError when ports cannot be counted up."""
+    """`config` as worker `number` uses it. Raises ConfigError when ports cannot be counted up, or two would meet."""
     beats = [_plus(config.beats.listen, "beats.listen", each) for each in range(workers)]
+    admins = [_plus(config.admin.listen, "admin.listen", each) for each in range(workers)]
+    wanted = Counter([config.listen, *admins, *beats])
+    if twice := [address for address, times in wanted.items() if times > 1]:
+        raise ConfigError(
+            f"{twice[0]} is wanted twice: each of {workers} workers counts admin.listen and beats.listen up by its "
+            f"number; leave {workers} ports free from each of them on"
+        )
     peers = tuple(dict.fromkeys([*beats, *config.beats.peers]))
     return msgspec.structs.replace(
         config,
         name=f"{config.name or config.listen}/{number}",
-        admin=msgspec.structs.replace(config.admin, listen=_plus(config.admin.listen, "admin.listen", number)),
+        admin=msgspec.structs.replace(config.admin, listen=admins[number]),
         beats=msgspec.structs.replace(config.beats, listen=beats[number], peers=peers),
     )
 

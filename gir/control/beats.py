@@ -271,8 +271,10 @@ class BeatServer:
                 self.port = server.add_insecure_port(address)
             else:
                 self.port = server.add_secure_port(address, credentials)
-        except RuntimeError as error:
-            raise OSError(f"beats cannot listen on {address}: {error}") from None
+        except RuntimeError:
+            # gRPC does not say why, only how to make it talk; the reason is hardly ever another.
+            problem = f"beats cannot listen on {address}: address in use or not ours; free the port or choose another"
+            raise OSError(problem) from None
         await server.start()
         self._server = server
 

@@ -8,6 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gir.auth.settings import AuthSettings
+from gir.cli.workers import of_worker
+from gir.control.config import AdminSection, BeatsSection, RouterConfig
+from gir.settings import ConfigError
+
 pytestmark = pytest.mark.slow
 
 PARENT = """
@@ -67,6 +72,14 @@ async def test_a_second_signal_is_passed_on(tmp_path: Path) -> None:
 async def test_a_worker_that_cannot_start_is_the_reason_whatever_became_of_the_others(tmp_path: Path) -> None:
     process = await start(tmp_path, "starting", "fails")
     assert await asyncio.wait_for(process.wait(), 10) == 2
+
+
+def test_ports_that_meet_when_counted_up_are_refused() -> None:
+    sections = {"admin": AdminSection(listen="127.0.0.1:9000"), "beats": BeatsSection(listen="127.0.0.1:9002")}
+    config = RouterConfig(auth=AuthSettings(insecure_no_auth=True), **sections)  # type: ignore[arg-type]
+    assert of_worker(config, 1, 2).beats.listen == "127.0.0.1:9003"
+    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:9002 is wanted twice: each of 3 workers"):
+        of_worker(config, 1, 3)
 
 
 async def test_a_worker_that_is_killed_takes_the_others_down(tmp_path: Path) -> None:
