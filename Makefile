@@ -45,6 +45,7 @@ bench: $(VENV)/.bench-ready
 	$(BIN)/python -m tests.perf.overhead
 	$(BIN)/python -m tests.perf.routing
 	$(BIN)/python -m tests.perf.placement
+	$(BIN)/python -m tests.perf.micro
 
 fuzz: setup
 	$(BIN)/python -m pytest -m 'full or not full' tests/fuzz
