@@ -272,6 +272,9 @@ class Link:
         if self.up:
             agent.log.warning("router lost", router=self.address, detail=error)
             self.gone_since_s = agent.clock.monotonic_s()
+        elif _kind_of(error) != _kind_of(self.error):
+            # Whoever tries again and again says why once.
+            agent.log.warning("router not connected", router=self.address, detail=error)
         self.up, self.error = False, error
         agent.metrics.beat_streams.child(self.address).set(0)
         if self.directives:
@@ -282,6 +285,11 @@ class Link:
 _REFUSALS = frozenset(
     {grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.FAILED_PRECONDITION}
 )
+
+
+def _kind_of(error: str) -> str:
+    """What stays the same when the same thing goes wrong again."""
+    return error.partition(":")[0]
 
 
 def _lost(code: grpc.StatusCode, details: str | None) -> _Lost:

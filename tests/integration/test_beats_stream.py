@@ -261,6 +261,20 @@ async def test_an_agent_lives_without_any_router() -> None:
     assert "task failed" not in log.events()
 
 
+async def test_why_a_router_refuses_an_agent_is_said_where_the_agent_is_watched_once(
+    router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Backoff, "window_s", lambda *_, **__: 0.01)
+    log = Log()
+    client = agent([router.address], token="wrong", log=log)
+    client.start()
+    await until(lambda: count(router.metrics.hellos_refused, "unauthenticated") >= 3)
+    await client.close()
+    details = [fields["detail"] for level, event, fields in log.lines if level == "warning"]
+    assert len(details) == 1
+    assert details[0].startswith("unauthenticated: unknown beat credential")
+
+
 async def test_a_router_that_stops_answering_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beat_link, "ACK_S", 0.1)
 
