@@ -17,7 +17,7 @@ from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId, RequestId, TenantId
 from gir.model.policy import ModelPolicy, PolicySnapshot
-from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
+from gir.model.prefix import BYTES_PER_TOKEN, CLUSTER_BLOCK_BYTES, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.net.message import Headers
 from gir.net.render import request_end
@@ -119,7 +119,7 @@ def build(asked: Asked, caller: Caller, scope: Scope, principal: Principal) -> I
         stream=seen.stream,
         prompt_tokens_estimate=int(prompt_bytes / BYTES_PER_TOKEN),
         output_tokens_max=seen.output_tokens_max,
-        prefix_hashes=prefix_hashes(model, prompt),
+        prefix_hashes=prefix_hashes(model, prompt, block_bytes=CLUSTER_BLOCK_BYTES),
         prompt_bytes=prompt_bytes,
         session_key=asked.session_key,
         cluster_pinned=caller.pinned if asked.trusted else None,

@@ -12,7 +12,7 @@ from gir.model.decision import Placement
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId, ModelId, RegionId, RequestId, TenantId
 from gir.model.policy import PolicySnapshot
-from gir.model.prefix import BYTES_PER_TOKEN, prefix_hashes
+from gir.model.prefix import BYTES_PER_TOKEN, CLUSTER_BLOCK_BYTES, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.place import Placer, Rewriter, as_json
 from gir.place.explain import render
@@ -97,7 +97,9 @@ class ExplainApi:
         model = ModelId(rewrite.model)
         prompt = _prompt(ask)
         placement = self._placer.plan(
-            msgspec.structs.replace(asked, model=model, prefix_hashes=prefix_hashes(model, prompt) if prompt else ()),
+            msgspec.structs.replace(
+                asked, model=model, prefix_hashes=prefix_hashes(model, prompt, block_bytes=CLUSTER_BLOCK_BYTES)
+            ),
             view,
             policy,
             now_s=now_s,

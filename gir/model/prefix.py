@@ -10,6 +10,9 @@ import xxhash
 
 BLOCK_BYTES = 512
 """About 128 tokens of English: vLLM's block times eight; small enough to tell system prompts apart."""
+CLUSTER_BLOCK_BYTES = 2048
+"""The router's block, about 512 tokens: between clusters only long prefixes are worth a detour, and each block costs
+every request a hash and a look-up."""
 BLOCKS_MAX = 1024
 """Half a megabyte of prompt; what lies beyond adds nothing to a routing decision."""
 BYTES_PER_TOKEN = 4.0
