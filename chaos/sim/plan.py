@@ -112,7 +112,8 @@ def plan_of(seed: int, *, clusters: int | None = None, faults: frozenset[str] | 
     safety_s = chance.uniform(300.0, 600.0)
     core = chance.randrange(count) if chance.random() < 0.7 else -1
     specs = tuple(_cluster(chance, number, core=number == core) for number in range(count))
-    routers = chance.choices((1, 2, 3), (8, 3, 1))[0]
+    # Every router hears every cluster: several routers are for small fleets, or a run would cost too much.
+    routers = chance.choices((1, 2, 3), (6, 3, 1) if count <= 5 else (12, 1, 0))[0]
     enabled = _swarm(chance, faults)
     chosen = _faults(chance, enabled, specs, routers, safety_s, core)
     plan = Plan(

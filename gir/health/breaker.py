@@ -150,6 +150,11 @@ class Breaker:
         return True
 
     @property
+    def calm(self) -> bool:
+        """Closed, and nothing left to forgive: time can change nothing."""
+        return self.gate is Gate.CLOSED and not self.ejections
+
+    @property
     def forgiven_s(self) -> float:
         """When earlier ejections are forgiven, if it stays closed."""
         return self._closed_s + self.policy.flap_window_s

@@ -206,9 +206,10 @@ class ClusterRecord:
     def assess(self, now_s: float, *, pardoned: bool = False) -> bool:
         """Let time speak to the detectors. True when what they say together has changed."""
         self.beats.tick(now_s, pardoned=pardoned)
-        self.breaker.tick(now_s)
-        if self.breaker.unclaimed(now_s) and self.heard:
-            self.breaker.waive(now_s)
+        if not self.breaker.calm:
+            self.breaker.tick(now_s)
+            if self.breaker.unclaimed(now_s) and self.heard:
+                self.breaker.waive(now_s)
         before = (self.cause, self.silent)
         objection = self.objection
         if objection not in (Cause.BEATS, Cause.PROBE) or not self.doubtful:
