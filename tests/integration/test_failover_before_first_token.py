@@ -228,6 +228,20 @@ async def test_a_broken_stream_is_told_not_hidden(start: Start) -> None:
     assert router.recorder.ended[0].outcome is Outcome.TRUNCATED
 
 
+async def test_an_engine_that_fails_and_says_done_has_failed(start: Start) -> None:
+    async def fail_politely(exchange: Exchange) -> None:
+        exchange.start(200, EVENT_STREAM)
+        exchange.write(chunk_event("", role=True) + chunk_event("tok-0000 "))
+        exchange.write(b'data: {"error":{"message":"out of memory","code":500}}\n\ndata: [DONE]\n\n')
+        exchange.finish()
+
+    router, _, _ = await start(fail_politely)
+    _, body, _ = await ask(router, stream=True)
+    assert body.count(b'"error"') == body.count(b"out of memory") == 1
+    assert b"[DONE]" not in body
+    assert router.recorder.ended[0].outcome is Outcome.TRUNCATED
+
+
 async def test_a_clean_end_without_the_terminal_event_is_a_truncation(start: Start) -> None:
     async def no_done(exchange: Exchange) -> None:
         await stream_tokens(exchange, 3, done=False)

@@ -29,7 +29,7 @@ def usage_event(prompt: int, completion: int) -> bytes:
     ) % (prompt, completion, prompt + completion)
 
 
-def engine(breaks_after: int | None) -> Script:
+def engine(breaks_after: int | None, *, says_so: bool = False) -> Script:
     """Streams the numbered tokens that are still missing, as an engine that honours continue_final_message does."""
 
     async def answer(exchange: Exchange) -> None:
@@ -42,7 +42,11 @@ def engine(breaks_after: int | None) -> Script:
         for number in range(first, end):
             if breaks_after is not None and number - first == breaks_after:
                 await asyncio.sleep(0.02)
-                exchange.abort()
+                if says_so:
+                    exchange.write(b'data: {"error":{"message":"out of memory","code":500}}\n\ndata: [DONE]\n\n')
+                    exchange.finish()
+                else:
+                    exchange.abort()
                 return
             exchange.write(chunk_event(f"tok-{number:04d} "))
         exchange.write(chunk_event("", finish="stop"))
@@ -113,6 +117,12 @@ async def test_the_client_sees_one_gapless_stream(start: Start, breaks_after: in
     assert body.count(b'"role"') == 1, "only the first half carries the role"
     assert sum(len(cluster.seen) for cluster in clusters) == 2
     assert router.recorder.ended[0].outcome is Outcome.COMPLETED
+
+
+async def test_an_engine_that_fails_and_says_done_is_continued(start: Start) -> None:
+    router, _ = await start(engine(3, says_so=True), engine(None))
+    body = await ask(router)
+    assert (text_of(body), body.count(b"[DONE]"), b"out of memory" in body) == (ALL, 1, False)
 
 
 async def test_it_can_break_twice(start: Start) -> None:

@@ -134,6 +134,14 @@ def test_an_error_after_the_role_event_is_still_before_content() -> None:
     assert not framer.content_seen
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+def test_done_after_a_late_error_proves_nothing(hidden: bool) -> None:
+    framer = EventFramer(Api.CHAT, hide_late_error=hidden)
+    assert framer.feed(ROLE + TOKEN + FAULT + DONE) == ROLE + TOKEN + (b"" if hidden else FAULT)
+    assert framer.feed(DONE) == b""
+    assert not framer.terminal_seen
+
+
 def test_a_late_error_can_be_kept_from_the_client() -> None:
     framer = EventFramer(Api.CHAT, hide_late_error=True)
     assert framer.feed(TOKEN + FAULT) == TOKEN
