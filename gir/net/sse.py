@@ -109,8 +109,8 @@ class EventFramer:
         self.error_event: bytes | None = None
         """Data of an error event that came before any content."""
         self.late_error: bytes | None = None
-        """Data of an error event that came after content; passed on unless `hide_late_error`. A `[DONE]` after it proves
-        nothing and is not passed on.
+        """Data of an error event that came after content; passed on unless `hide_late_error`. A `[DONE]` after it
+        proves nothing and is not passed on.
         """
         self.terminal_seen = False
         """The stream has proved its own end."""
@@ -216,9 +216,8 @@ class EventFramer:
             return True
         if payload.strip() == DONE:
             if self.late_error is not None:
-                return (
-                    False  # Some engines say it even after they have failed; clients take it for the proof of success.
-                )
+                # Some engines say it after a failure, too; clients take it for the proof of success.
+                return False
             self.terminal_seen = True
             return True
         chunk = parse_payload(payload)
