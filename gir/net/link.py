@@ -135,6 +135,7 @@ class UpstreamLink(asyncio.Protocol):
             # Bytes nobody asked for: whatever they are, they must not become the next caller's answer.
             self.close()
             return
+        head_seen = self._head_seen
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -143,11 +144,11 @@ class UpstreamLink(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._fail(BadResponse(call.phase, f"malformed answer: {error}"))
             return
+        if not head_seen and self._head_too_large(len(data)):
+            self._fail(BadResponse(call.phase, f"the response head exceeds {_HEAD_BYTES_MAX} bytes"))
+            return
         if not self._head_seen:
-            self._head_bytes += len(data)
             call.any_byte = True
-            if self._head_bytes > _HEAD_BYTES_MAX:
-                self._fail(BadResponse(call.phase, f"the response head exceeds {_HEAD_BYTES_MAX} bytes"))
             return
         parts = self._parts
         if parts and not call.method_is_head:
@@ -155,6 +156,13 @@ class UpstreamLink(asyncio.Protocol):
             parts.clear()
         if self._complete:
             self._finish()
+
+    def _head_too_large(self, received: int) -> bool:
+        """Whether the head has outgrown its bound; one read may hold it all, and part of the body with it."""
+        self._head_bytes += received
+        if self._head_bytes <= _HEAD_BYTES_MAX:
+            return False
+        return not self._head_seen or sum(len(name) + len(value) for name, value in self._headers) > _HEAD_BYTES_MAX
 
     def eof_received(self) -> bool:
         self.usable = False

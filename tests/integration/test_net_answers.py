@@ -107,6 +107,7 @@ MALFORMED = {
     "switching protocols": b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nxxx",
     "coding nobody asked for": b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     "endless head": b"HTTP/1.1 200 OK\r\n" + b"x: " + b"y" * 200_000,
+    "huge head, all at once": b"HTTP/1.1 200 OK\r\nx: " + b"y" * 100_000 + b"\r\ncontent-length: 2\r\n\r\nok",
     "too many headers": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 300 + b"\r\n",
 }
 
