@@ -81,7 +81,10 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     status: ClusterStatus = ClusterStatus.UNKNOWN
     intent: Intent = Intent.SERVE
     weight: float = 1.0
-    """Share of its normal traffic it may get now: ramp x pinned weight, 0 to 1."""
+    """Share of its normal traffic it may get now, 0 to 1: ramp, pinned weight, back-pressure, age of its numbers.
+
+    A SUSPECT cluster with weight above 0 is second choice: for when nobody else has room, or nobody else is left.
+    """
     pools: Mapping[ModelId, PoolState] = {}
     """Pools by base model."""
     rtt_s: float | None = None
