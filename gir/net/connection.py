@@ -181,7 +181,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(body_too_large(host.limits.body_bytes_max))
             return
         self._keep_alive = head.keep_alive
-        if not host.room():
+        if not host.room(length):
             self._turn_away(length, rest)
             return
         exchange = self._exchange = Exchange(self, head, host.clock.monotonic_s())
@@ -199,7 +199,7 @@ class ServerConnection(asyncio.Protocol):
 
     def _turn_away(self, length: int, rest: bytes) -> None:
         """No room: say so without a handler; keep the connection if the request is here to its end."""
-        error = RequestError(ErrorKind.NO_CAPACITY, "too many requests are in flight here: try again later")
+        error = _no_room()
         if 0 <= length <= len(rest) and self._keep_alive and not self._host.draining:
             self._state = BUSY
             self._held = rest[length:]
@@ -219,6 +219,8 @@ class ServerConnection(asyncio.Protocol):
             self._fail_body(error)
             return
         if rest is None:
+            if exchange.head.body_length == CHUNKED and not self._host.grown(exchange, reader.received):
+                self._fail_body(_no_room())
             return
         self._state = BUSY
         self._reader = exchange.reader = None
@@ -383,3 +385,7 @@ class ServerConnection(asyncio.Protocol):
         else:
             self._window_received = self._reader.received
             self._due_s = now_s + limits.body_window_s
+
+
+def _no_room() -> RequestError:
+    return RequestError(ErrorKind.NO_CAPACITY, "too many requests are in flight here: try again later")

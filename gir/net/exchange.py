@@ -68,6 +68,7 @@ class Exchange:
         "_mute",
         "arrived_s",
         "begun",
+        "body_bytes",
         "body_ready",
         "bytes_sent",
         "client_gone",
@@ -90,6 +91,8 @@ class Exchange:
         self.client_gone = False
         self.bytes_sent = 0
         self.begun = False
+        self.body_bytes = max(0, head.body_length)
+        """What the server has set aside for the body."""
         self.task: asyncio.Task[None] | None = None
         self.source: Source | None = None
         self._body_error: RequestError | None = None

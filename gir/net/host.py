@@ -22,8 +22,11 @@ class Host(Protocol):
     draining: bool
     """Answers say `Connection: close`."""
 
-    def room(self) -> bool:
-        """Whether one more request may be in flight."""
+    def room(self, body_bytes: int) -> bool:
+        """Whether one more request, with a body of so many bytes, may be in flight."""
+
+    def grown(self, exchange: "Exchange", body_bytes: int) -> bool:
+        """The body of `exchange`, of unknown length, has come to so many bytes; whether there is room for them."""
 
     def serve(self, exchange: "Exchange") -> None:
         """Run the handler."""

@@ -18,6 +18,8 @@ class ServerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Open connections of one address; further ones are closed at once."""
     in_flight_max: int = 10_000
     """Requests whose handler runs; further ones get 503 before their body is read."""
+    bodies_bytes_max: int = 2 * 1024 * 1024 * 1024
+    """Bodies of all requests in flight, together; a request whose body would not fit gets 503."""
     header_read_s: float = 10.0
     """From the first byte of a head (or from connecting) to its last."""
     body_bytes_per_s_min: int = 1_000

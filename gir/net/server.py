@@ -70,6 +70,7 @@ class HttpServer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening: set[asyncio.Task[None]] = set()
         self._exchanges = 0
+        self._bodies_bytes = 0
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
@@ -179,9 +180,16 @@ class HttpServer:
 
     # Requests
 
-    def room(self) -> bool:
-        """Whether one more request may be in flight."""
-        return self._exchanges < self.limits.in_flight_max
+    def room(self, body_bytes: int) -> bool:
+        """Whether one more request, with a body of so many bytes, may be in flight."""
+        limits = self.limits
+        return self._exchanges < limits.in_flight_max and self._bodies_bytes + body_bytes <= limits.bodies_bytes_max
+
+    def grown(self, exchange: Exchange, body_bytes: int) -> bool:
+        """The body of `exchange`, of unknown length, has come to so many bytes; whether there is room for them."""
+        self._bodies_bytes += body_bytes - exchange.body_bytes
+        exchange.body_bytes = body_bytes
+        return self._bodies_bytes <= self.limits.bodies_bytes_max
 
     def refused(self, kind: ErrorKind) -> None:
         """A request was turned away before a handler saw it."""
@@ -191,6 +199,8 @@ class HttpServer:
     def serve(self, exchange: Exchange) -> None:
         """Run the handler in a task of its own."""
         self._exchanges += 1
+        if exchange.head.body_length > 0:
+            self._bodies_bytes += exchange.body_bytes
         loop = self._loop
         if loop is None:
             # Kept, for asking asyncio costs a system call each time.
@@ -234,6 +244,7 @@ class HttpServer:
 
     def _forget(self, exchange: Exchange) -> None:
         self._exchanges -= 1
+        self._bodies_bytes -= exchange.body_bytes
         if exchange.task is not None:
             self._tasks.discard(exchange.task)
             exchange.task = None  # breaks the cycle of exchange and task, which would wait for the collector

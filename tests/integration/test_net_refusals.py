@@ -90,6 +90,32 @@ async def test_a_compressed_body_is_refused() -> None:
 
 
 @on_uvloop
+async def test_bodies_share_a_bound_whether_their_length_is_known_or_not() -> None:
+    release = asyncio.Event()
+
+    async def wait(exchange: Exchange) -> None:
+        body = await exchange.read_body()
+        await release.wait()
+        exchange.respond(200, [], body)
+
+    chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with Rig(wait, ServerLimits(bodies_bytes_max=10_000)) as rig:
+        first, second, third = [await rig.client() for _ in range(3)]
+        first.send(post(b"x" * 4_000))
+        second.send(chunked + b"fa0\r\n" + b"x" * 4_000 + b"\r\n")
+        await eventually(lambda: rig.server._bodies_bytes == 8_000)
+        status, _, body = await third.ask(post(b"x" * 2_001))
+        assert (status, json.loads(body)["error"]["code"]) == (503, "no_capacity")
+        second.send(b"fa0\r\n" + b"x" * 4_000 + b"\r\n")
+        assert (await second.answer())[0] == 503
+        await eventually(lambda: rig.server._bodies_bytes == 4_000)
+        third.send(post(b"x" * 6_000))
+        release.set()
+        assert (await first.answer())[0] == (await third.answer())[0] == 200
+        await eventually(lambda: rig.server._bodies_bytes == 0)
+
+
+@on_uvloop
 async def test_too_many_requests_in_flight_are_turned_away_before_their_body_and_keep_their_connection() -> None:
     release = asyncio.Event()
 
