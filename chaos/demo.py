@@ -37,10 +37,10 @@ COLOURS = {"healthy": "green", "ramping": "cyan", "suspect": "yellow", "dead": "
 
 
 def main(command: str, arguments: Sequence[str]) -> int:
-    """Exit codes: 0 ended as asked, 1 a process failed."""
+    """Exit codes: 0 ended as asked, 1 a process failed or the ready file cannot be written, 2 wrong usage."""
     parser = argparse.ArgumentParser(prog=f"gir {command}", description=__doc__)
     parser.add_argument("--ready-file", type=Path, metavar="F", help="write addresses and pids as JSON once serving")
-    parser.add_argument("--duration", type=float, metavar="S", help="end after so many seconds; default: on Ctrl-C")
+    parser.add_argument("--duration", type=seconds, metavar="S", help="end after so many seconds; default: on Ctrl-C")
     parser.add_argument("--no-traffic", action="store_true", help="send no background requests")
     options = parser.parse_args(arguments)
     for number in (signal.SIGTERM, signal.SIGHUP):
@@ -50,11 +50,19 @@ def main(command: str, arguments: Sequence[str]) -> int:
         _run(options)
     except KeyboardInterrupt:
         pass
-    except ChildError as error:
+    except (ChildError, OSError) as error:
         sys.stderr.write(f"gir demo: {error}\n")
         code = 1
     _say("Everything is stopped.")
     return code
+
+
+def seconds(text: str) -> float:
+    """A duration of the command line; ValueError unless it is a number > 0."""
+    duration_s = float(text)
+    if not 0.0 < duration_s <= FOREVER_S:
+        raise ValueError(f"{text} is no duration")
+    return duration_s
 
 
 def _run(options: argparse.Namespace) -> None:

@@ -9,6 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import msgspec
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="gir-agent", description="Tier 1: routes a cluster's requests to its pods and reports to the routers.",
         epilog="exit codes: 0 stopped as asked, or the file is good; 1 streams had to be cut; 2 cannot start",
     )  # fmt: skip
+    parser.add_argument("-V", "--version", action="version", version=f"gir-agent {version('gir')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     serve = commands.add_parser("serve", help="run the agent")
     serve.add_argument("-c", "--config", type=Path, required=True, metavar="FILE", help="configuration file (YAML)")

@@ -54,3 +54,10 @@ def test_the_schema_names_every_section(capsys: pytest.CaptureFixture[str]) -> N
 def test_serving_a_bad_file_ends_before_anything_listens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "-c", write(tmp_path, "cluster: eu-1\n")]) == EXIT_CANNOT_START
     assert "is missing; add it" in capsys.readouterr().err
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        main(["--version"])
+    assert exited.value.code == EXIT_OK
+    assert capsys.readouterr().out.startswith("gir-agent ")

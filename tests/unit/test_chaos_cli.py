@@ -46,6 +46,14 @@ def test_load_needs_an_address_it_can_send_to(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("duration", ["nan", "-1", "0", "inf", "soon"])
+def test_a_demo_needs_a_duration_that_ends(duration: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as exited:
+        cli.main(["demo", "--duration", duration])
+    assert exited.value.code == 2
+    assert f"argument --duration: invalid seconds value: '{duration}'" in capsys.readouterr().err
+
+
 def test_listing_the_commands_loads_neither_a_loop_nor_a_server() -> None:
     script = (
         "import sys, chaos.cli; chaos.cli.main(['--help']); print({'uvloop', 'aiohttp', 'grpc'} & set(sys.modules))"
