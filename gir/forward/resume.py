@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 
 from gir.model.request import Api, Usage
+from gir.net.events import choices_of, parse_payload, payload_of, split_events
 from gir.net.sse import EventFramer, StreamIdentity
 
 _DATA = b"data: "
-_DONE = b"[DONE]"
 
 
 class Delivered(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,16 +101,19 @@ class ResumedFramer(EventFramer):
         )
 
     def _rewritten(self, block: bytes) -> bytes:
-        return b"".join(self._event(event) for event in block.split(b"\n\n") if event.strip())
+        return b"".join(map(self._event, split_events(block)))
 
     def _event(self, event: bytes) -> bytes:
-        if not event.startswith(_DATA) or event[len(_DATA) :].strip() == _DONE:
-            return event + b"\n\n"
-        chunk = json.loads(event[len(_DATA) :])
+        payload = payload_of(event)
+        chunk = dict(parse_payload(payload)) if payload is not None else {}
+        if not chunk:
+            return event  # a comment, `[DONE]`, or nothing that could be told apart from the first half
         identity = self.before.identity
         chunk |= {"id": identity.id, "created": identity.created, "model": identity.model}
-        for choice in chunk.get("choices") or []:
-            delta = choice.get("delta") or {}
+        for choice in choices_of(chunk):
+            delta = choice.get("delta")
+            if not isinstance(delta, dict):
+                continue
             if delta.pop("role", None) is not None and not delta.get("content") and not choice.get("finish_reason"):
                 return b""
         if isinstance(chunk.get("usage"), dict):
@@ -119,6 +122,10 @@ class ResumedFramer(EventFramer):
 
     def _usage(self, second: dict[str, Any]) -> dict[str, Any]:
         before = self.before.tokens
-        completion = before + int(second.get("completion_tokens") or 0)
-        prompt = max(0, int(second.get("prompt_tokens") or 0) - before)
+        completion = before + _number(second.get("completion_tokens"))
+        prompt = max(0, _number(second.get("prompt_tokens")) - before)
         return {**second, "prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
@@ -123,6 +124,23 @@ async def test_an_engine_that_fails_and_says_done_is_continued(start: Start) -> 
     router, _ = await start(engine(3, says_so=True), engine(None))
     body = await ask(router)
     assert (text_of(body), body.count(b"[DONE]"), b"out of memory" in body) == (ALL, 1, False)
+
+
+async def test_the_second_half_may_be_written_otherwise(start: Start) -> None:
+    async def other_engine(exchange: Exchange) -> None:
+        exchange.start(200, EVENT_STREAM)
+        events = [chunk_event(f"tok-{number:04d} ") for number in range(3, TOTAL)] + [chunk_event("", finish="stop")]
+        odd = b': comment\n\ndata: [1]\n\ndata: no JSON\n\ndata: {"choices":5,"usage":{"prompt_tokens":"x"}}\n\n'
+        for event in (odd, *events, b"data: [DONE]\n\n"):
+            exchange.write(event.replace(b"\n", b"\r\n"))
+            await asyncio.sleep(0)
+        exchange.finish()
+
+    router, _ = await start(engine(3), other_engine)
+    body = await ask(router)
+    assert ALL.split() == re.findall(r"tok-\d+", body.decode())
+    assert body.count(b"[DONE]") == 1
+    assert router.recorder.ended[0].outcome is Outcome.COMPLETED
 
 
 async def test_it_can_break_twice(start: Start) -> None:
