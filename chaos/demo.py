@@ -43,6 +43,8 @@ def main(command: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--duration", type=seconds, metavar="S", help="end after so many seconds; default: on Ctrl-C")
     parser.add_argument("--no-traffic", action="store_true", help="send no background requests")
     options = parser.parse_args(arguments)
+    # A shell starts what it puts in the background with SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     code = 0

@@ -27,9 +27,11 @@ Start = Callable[..., tuple[subprocess.Popen[str], dict[str, Any]]]
 def start(tmp_path: Path) -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
-    def begin(*arguments: str) -> tuple[subprocess.Popen[str], dict[str, Any]]:
+    def begin(*arguments: str, background: bool = False) -> tuple[subprocess.Popen[str], dict[str, Any]]:
         ready = tmp_path / "ready.json"
         command = [sys.executable, "-m", "gir.cli.main", "demo", "--ready-file", str(ready), *arguments]
+        if background:  # as a shell without job control starts it: SIGINT is ignored
+            command = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *command]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         running.append(process)
         give_up_s = time.perf_counter() + START_S
@@ -98,6 +100,13 @@ def test_nothing_survives_its_end(start: Start, number: signal.Signals) -> None:
     os.kill(process.pid, number)
     process.wait(10)
     assert all_gone(everybody(ready), 3.0)
+
+
+def test_a_script_can_end_what_it_put_in_the_background(start: Start) -> None:
+    process, ready = start("--no-traffic", background=True)
+    process.terminate()
+    assert process.wait(10) == 0
+    assert all_gone(everybody(ready), 0.5)
 
 
 def test_a_killed_cluster_is_replaced_by_the_others(start: Start) -> None:
