@@ -29,7 +29,7 @@ from gir.place.tiers import TierMemory
 
 _KINDS_MAX = 512
 _SESSIONS_MAX = 100_000
-_DECISIONS_MAX = 1_000
+_DECISIONS_MAX = 256  # Enough to look a request up a moment later; a longer ring only washes the cache out.
 _NONE_TRIED: frozenset[ClusterId] = frozenset()
 
 
