@@ -104,8 +104,13 @@ for chunk in client.chat.completions.create(
 ):
     print(chunk.choices[0].delta.content or "", end="")
 
-Models: {", ".join(ready["models"])}
-Kill a cluster and watch where its traffic goes:
+Models: {", ".join(ready["models"])}   (.venv/bin/python has the openai package)
+
+export GIR_ADMIN_URL={ready["admin_url"]}
+.venv/bin/gir status
+.venv/bin/gir explain --model {model}
+
+Kill a cluster and watch where its traffic goes (to freeze and thaw one instead: kill -STOP, kill -CONT):
 {pids}
 """
 
@@ -128,11 +133,13 @@ class Traffic:
         self.load = Load(plan, SystemClock(), self._ended, keep=False)
         self.requests = 0
         self.failed = 0
+        self.broken = 0
         self._recent: deque[Record] = deque(maxlen=RECENT_MAX)
 
     def _ended(self, record: Record) -> None:
         self.requests += 1
-        self.failed += not record.ok
+        self.failed += record.failed_before_token
+        self.broken += record.failed_after_token
         self._recent.append(record)
 
     def share(self, cluster: str) -> float:
@@ -144,7 +151,9 @@ class Traffic:
         ttft = [r.first_token_s - r.sent_s for r in self._recent if r.stream and r.first_token_s is not None]
         median_s = percentile(ttft, 0.5)
         shown = "-" if median_s is None else f"{median_s * 1e3:.0f} ms"
-        return f"{self.requests} requests, {self.failed} failed, first token p50 {shown}"
+        return (
+            f"{self.requests} requests, {self.failed} failed, {self.broken} broken off later, first token p50 {shown}"
+        )
 
 
 async def _show(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> None:

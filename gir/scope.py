@@ -168,7 +168,7 @@ class Scope:
             return RequestError(
                 ErrorKind.OVERLOADED, f"every cluster serving '{model}' is full", retry_after_s=retry_after_s
             )
-        reasons = ", ".join(f"{item.cluster}: {item.filter}" for item in placement.removed[:8])
+        reasons = ", ".join(f"{item.cluster}: {item.detail or item.filter}" for item in placement.removed[:8])
         tried = ", ".join(f"{attempt.cluster}: {attempt.detail or attempt.result.value}" for attempt in attempts)
         detail = "; ".join(part for part in (f"tried {tried}" if tried else "", reasons) if part)
         return RequestError(

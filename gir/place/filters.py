@@ -81,7 +81,7 @@ def lasting_reason(state: ClusterState, kind: Kind, index: PolicyIndex, view: Cl
     if not view.fail_open and (state.status is ClusterStatus.DEAD or state.status is ClusterStatus.UNKNOWN):
         return "state", _because(state)
     if state.weight <= 0.0:
-        return "weight", "weight is 0"
+        return "weight", f"weight is 0: {_because(state)}"
     if pool.slots_total <= 0:
         return "capacity", f"no slots: {pool.pods_ready} pods ready, {pool.pods_warming} warming"
     return None

@@ -91,7 +91,7 @@ def test_it_ends_by_itself_after_the_duration_and_reports_its_traffic(start: Sta
     output, _ = process.communicate(timeout=30)
     assert process.returncode == 0, output
     assert all_gone(everybody(ready), 0.5)
-    assert " 0 failed, first token p50 " in output
+    assert " 0 failed, 0 broken off later, first token p50 " in output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
