@@ -9,7 +9,6 @@ import msgspec
 from gir.model.cluster import ClusterView
 from gir.model.decision import Candidate, Placement, TierView
 from gir.model.ids import RequestId, TierName
-from gir.model.request import InferenceRequest
 from gir.place.filters import Moment, forbids, removed, unmet
 from gir.place.roster import Roster
 from gir.place.score import Mark, terms, unknown
@@ -20,9 +19,10 @@ RANKED_MAX = 8
 
 
 class Decision(msgspec.Struct, kw_only=True, gc=False):
-    """One run of `plan`: its inputs and the numbers it turned on."""
+    """One run of `plan`: what of its inputs an explanation needs, and the numbers it turned on. No prompt, no key."""
 
-    request: InferenceRequest
+    request_id: RequestId
+    prompt_tokens: int
     roster: Roster
     view: ClusterView
     """The view it was made under; the roster may have moved on since."""
@@ -55,7 +55,7 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
             view_version=self.view.version,
             policy_version=roster.index.policy.version,
             canary=self.canary,
-            model=self.request.model,
+            model=roster.kind.model,
             draw=self.draw,
         )
 
@@ -63,14 +63,14 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
         """The same with every term, every cluster taken out and the arithmetic of the tiers."""
         roster = self.roster
         rules = roster.rules
-        tokens = self.request.prompt_tokens_estimate
+        tokens = self.prompt_tokens
         ranked = tuple(
             msgspec.structs.replace(_candidate(mark), terms=terms(mark, rules, tokens), unknown=unknown(mark.row))
             for mark in self.marks
         )
         out = removed(roster.kind, roster.index, self.view, self.moment)
         listed = {each.cluster for each in ranked}
-        plain = self.brief() if ranked else nobody(self, known(self.request, self.view))
+        plain = self.brief() if ranked else nobody(self)
         return msgspec.structs.replace(
             plain,
             ranked=ranked,
@@ -101,7 +101,7 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
         return tuple(views)
 
 
-def nobody(decision: Decision, model_known: bool) -> Placement:
+def nobody(decision: Decision) -> Placement:
     """The placement when no cluster is left: why, whether that is policy or circumstance, and when to come back."""
     roster, now_s = decision.roster, decision.moment.now_s
     out = removed(roster.kind, roster.index, decision.view, decision.moment)
@@ -113,20 +113,15 @@ def nobody(decision: Decision, model_known: bool) -> Placement:
     return Placement(
         removed=out,
         reason=decision.reason or unmet(out, roster.kind.criticality),
-        model_known=model_known,
+        model_known=roster.kind.model in decision.view.by_model,
         forbidden=forbids(out, decision.moment.pinned),
         retry_after_s=min(waits) if waits else None,
         view_version=decision.view.version,
         policy_version=roster.index.policy.version,
         canary=decision.canary,
-        model=decision.request.model,
+        model=roster.kind.model,
         draw=decision.draw,
     )
-
-
-def known(request: InferenceRequest, view: ClusterView) -> bool:
-    """Whether any cluster, live or not, has reported the model."""
-    return request.model in view.by_model
 
 
 class Decisions:
@@ -141,7 +136,7 @@ class Decisions:
     def keep(self, decision: Decision) -> None:
         """Remember a decision; the oldest request goes when there are too many."""
         kept = self._kept
-        name = decision.request.request_id
+        name = decision.request_id
         before = kept.get(name)
         if before is not None:
             if len(before) < RANKED_MAX:

@@ -8,8 +8,8 @@ and a point estimate from twenty samples would sooner or later abort every good 
   logarithms finds its times longer. Logarithms, because times to first token spread over decades with the length of
   prompts; and the more requests there are, the more the test wants, so that looking again and again stays harmless.
 
-Half of all requests failing, or times three times as long, show within twenty to fifty requests. A smaller trespass is
-found in the longer record.
+Half of all requests failing, or times three times as long, show within twenty to fifty requests; a smaller trespass
+takes longer to be sure of.
 """
 
 import math
@@ -26,12 +26,10 @@ SAMPLES_MAX = 200
 JUDGED_MIN = 50
 """Requests looked at even when they are older than the window: a slow trickle is judged too."""
 _WILSON_Z = 2.33
-_SLOW_Z = 3.0
-"""Standard errors between the mean logarithms from which the newest requests condemn a canary."""
+_SLOW_Z_MIN, _SLOW_Z_MAX = 3.0, 4.5
+"""Standard errors between the mean logarithms that condemn a canary, with few requests and with many."""
 _SLOW_Z_GROWTH = 0.6
-"""And at least this times the root of the harmonic number of requests: a real slowdown outgrows it, chance does not."""
-_SLOW_Z_RECORD = 4.5
-"""The same over everything kept, where a small difference shows."""
+"""In between, this times the root of the harmonic number of requests: a real slowdown outgrows it, chance does not."""
 _CONTROL_MIN = 5
 """Control requests below which its error rate counts as zero: nothing to compare with is no licence to fail."""
 
@@ -90,26 +88,22 @@ def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue
     base = _times(control.samples)
     if len(base) < guard.samples_min:
         return ""
-    return _too_slow(_times(newest), base, guard, overdue_s) or _too_slow(
-        _times(canary.samples), base, guard, (), _SLOW_Z_RECORD
-    )
+    return _too_slow(_times(newest), base, guard, overdue_s)
 
 
 def _times(samples: Iterable[Sample]) -> list[float]:
     return [sample.ttft_s for sample in samples if sample.ttft_s is not None]
 
 
-def _too_slow(
-    times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...], z_min: float | None = None
-) -> str:
+def _too_slow(times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...]) -> str:
     base_p95_s = quantile(sorted(base), 0.95)
     limit_s = guard.ttft_p95_ratio_max * base_p95_s
     times = times + [age_s for age_s in overdue_s if age_s > limit_s]
     if len(times) < guard.samples_min:
         return ""
     p95_s = quantile(sorted(times), 0.95)
-    if z_min is None:
-        z_min = max(_SLOW_Z, _SLOW_Z_GROWTH * math.sqrt(len(times) * len(base) / (len(times) + len(base))))
+    grown = _SLOW_Z_GROWTH * math.sqrt(len(times) * len(base) / (len(times) + len(base)))
+    z_min = min(_SLOW_Z_MAX, max(_SLOW_Z_MIN, grown))
     if p95_s <= limit_s or slower_z(times, base) < z_min:
         return ""
     return (

@@ -16,14 +16,15 @@ from gir.model.policy import PlacementPolicy, PolicySnapshot
 from gir.model.request import Criticality, InferenceRequest, Usage
 from gir.place.affinity import AffinityIndex, Trust
 from gir.place.choose import order
-from gir.place.decisions import Decision, Decisions, known, nobody
+from gir.place.decisions import Decision, Decisions, nobody
 from gir.place.draw import draw_tier, holding_tier, tier_loads
 from gir.place.filters import Moment, moment_of
 from gir.place.home import Homes
 from gir.place.loads import Dispatch, Loads
+from gir.place.rendezvous import key_of
 from gir.place.roster import Kind, PolicyIndex, Roster, Row, build, follow
 from gir.place.score import Mark, credit_cached, mark
-from gir.place.sessions import SessionKey, Sessions
+from gir.place.sessions import Sessions
 from gir.place.shortlist import SCORED_MAX, shortlist
 from gir.place.tiers import TierMemory
 
@@ -73,7 +74,8 @@ class Placer:
         moment = moment_of(request, now_s, tried)
         rows, fallback = _candidates(roster, moment)
         decision = Decision(
-            request=request,
+            request_id=request.request_id,
+            prompt_tokens=request.prompt_tokens_estimate,
             roster=roster,
             view=view,
             marks=[],
@@ -87,11 +89,11 @@ class Placer:
             decision.reason = f"loop: the request has crossed {request.hops} routers"
             rows = []
         if rows:
-            self._decide(decision, rows, advance=not explain and not tried and request.cluster_pinned is None)
+            self._decide(decision, request, rows, advance=not explain and not tried and request.cluster_pinned is None)
         if explain:
             return decision.full()
         self.decisions.keep(decision)
-        return decision.brief() if rows else nobody(decision, known(request, view))
+        return decision.brief() if rows else nobody(decision)
 
     def room(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float) -> float:
         """Slots predicted free for `request` over all clusters that may serve it, after the Critical reserve."""
@@ -180,13 +182,13 @@ class Placer:
             for tier, share in memory.last.items()
         }
 
-    def _decide(self, decision: Decision, rows: list[Row], *, advance: bool) -> None:
+    def _decide(self, decision: Decision, request: InferenceRequest, rows: list[Row], *, advance: bool) -> None:
         """Draw a tier, score the candidates and put them in order.
 
         `advance` is False when the candidates are not all there are (a retry, a pin, a question): what is scarce for
         them must not be remembered as pressure on the tier.
         """
-        request, roster, rules = decision.request, decision.roster, decision.roster.rules
+        roster, rules = decision.roster, decision.roster.rules
         cached = self._cached_tokens(request)
         session = self.sessions.get(_session(request)) if request.session_key else None
         saturated = False
@@ -233,7 +235,7 @@ class Placer:
         if not groups[decision.drawn]:
             decision.drawn = next(position for position, group in enumerate(groups) if group)
         objective_s = roster.objective_s
-        if objective_s is not None and decision.request.criticality >= Criticality.CRITICAL:
+        if objective_s is not None and roster.kind.criticality >= Criticality.CRITICAL:
             best_s = [group[0].expected_s if group else float("inf") for group in groups]
             if best_s[decision.drawn] > objective_s:
                 decision.drawn = _meets(best_s, objective_s)
@@ -358,8 +360,9 @@ def _reason(decision: Decision, saturated: bool) -> str:
     return "cheapest" if decision.shares else "fastest"
 
 
-def _session(request: InferenceRequest) -> SessionKey:
-    return (request.principal.tenant, request.session_key or "", request.model)
+def _session(request: InferenceRequest) -> int:
+    """Hash that stands for the request's session: its name is not kept."""
+    return key_of(f"{request.principal.tenant}\0{request.session_key}\0{request.model}")
 
 
 __all__ = ["Dispatch", "Placer"]

@@ -1,8 +1,6 @@
 """Which cluster a session was last sent to: a hint, never a promise."""
 
-from gir.model.ids import ClusterId, ModelId, TenantId
-
-SessionKey = tuple[TenantId, str, ModelId]
+from gir.model.ids import ClusterId
 
 
 class Sessions:
@@ -12,14 +10,14 @@ class Sessions:
 
     def __init__(self, sessions_max: int) -> None:
         self._half = max(1, sessions_max // 2)
-        self._young: dict[SessionKey, ClusterId] = {}
-        self._old: dict[SessionKey, ClusterId] = {}
+        self._young: dict[int, ClusterId] = {}
+        self._old: dict[int, ClusterId] = {}
 
-    def get(self, key: SessionKey) -> ClusterId | None:
+    def get(self, key: int) -> ClusterId | None:
         """Cluster of the session's last request, if it is remembered."""
         return self._young.get(key) or self._old.get(key)
 
-    def put(self, key: SessionKey, cluster: ClusterId) -> None:
+    def put(self, key: int, cluster: ClusterId) -> None:
         """Remember where the session's request went."""
         if len(self._young) >= self._half:
             self._old, self._young = self._young, {}

@@ -58,6 +58,10 @@ def policy(**fields: Any) -> PolicySnapshot:
     return PolicySnapshot(**({"tiers": TIERS, "version": 7} | fields))
 
 
+POLICY = policy()
+"""One object for all, as in a router: another policy object makes placement start over."""
+
+
 def principal(**fields: Any) -> Principal:
     return Principal(**({"tenant": TenantId("acme"), "key_id": "key-1"} | fields))
 
@@ -79,7 +83,7 @@ def request(name: str = "r-1", **fields: Any) -> InferenceRequest:
 
 def plan(placer: Placer, fleet: ClusterView, asked: InferenceRequest | None = None, **fields: Any):
     """`placer.plan` at NOW_S with draw 0.5 under the two-tier policy, unless told otherwise."""
-    rules = fields.pop("policy", None) or policy()
+    rules = fields.pop("policy", None) or POLICY
     known: dict[str, Any] = {"now_s": NOW_S, "draw": 0.5}
     return placer.plan(asked or request(), fleet, rules, **(known | fields))
 

@@ -159,3 +159,17 @@ def test_losing_the_index_costs_affinity_and_nothing_else():
     placer.dispatched(turn, "b", NOW_S)
     placer.affinity.clear()
     assert sorted(names(plan(placer, fleet, turn))) == ["a", "b"]
+
+
+def test_when_everybody_queues_a_cached_prefix_is_worth_a_somewhat_longer_queue():
+    placer = Placer()
+    turn = request(prefix_hashes=hashes(SYSTEM, user("ann", 40)), prompt_tokens_estimate=5_600)
+    placer.dispatched(turn, "holder", NOW_S - 60.0)
+
+    def goes_to(holder_waits: int, others_wait: int) -> str:
+        loads = [{"slots_free": 0, "waiting": waiting} for waiting in (holder_waits, others_wait)]
+        return names(plan(placer, view(cluster("holder", load=loads[0]), cluster("other", load=loads[1])), turn))[0]
+
+    assert goes_to(12, 8) == "holder"
+    assert goes_to(12, 0) == "other", "with nobody waiting elsewhere only the saved prefill counts"
+    assert goes_to(80, 8) == "other", "patience has a bound"

@@ -81,6 +81,12 @@ def test_a_canary_like_its_control_is_left_in_peace(seed):
     assert not run.until_abort(error_rate=0.01)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_smaller_trespass_is_found_when_there_are_more_requests_to_judge_by(seed):
+    run = Run(weight=50, seed=seed)
+    assert run.until_abort(slower=1.7)
+
+
 def test_a_canary_that_hangs_is_found_out_without_a_single_answer():
     run = Run(weight=50, per_s=10.0)
     for number in range(600):

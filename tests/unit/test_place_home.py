@@ -79,3 +79,13 @@ def test_a_flap_moves_only_the_keys_of_the_cluster_that_flaps():
     during = [names(plan(placer, view(*members, version=2), cold(number)))[0] for number in range(40)]
     for one, two in zip(before, during, strict=True):
         assert one in {two, "c1"}
+
+
+def test_homes_move_when_a_cluster_grows():
+    members = [cluster(f"c{number}") for number in range(3)]
+    placer = Placer()
+    before = [names(plan(placer, view(*members), cold(number)))[0] for number in range(60)]
+    members[1] = cluster("c1", load={"slots_total": 160, "slots_free": 160})
+    after = [names(plan(placer, view(*members, version=2), cold(number)))[0] for number in range(60)]
+    assert after.count("c1") > 1.5 * before.count("c1")
+    assert all(two in {one, "c1"} for one, two in zip(before, after, strict=True))

@@ -5,6 +5,7 @@ import pytest
 from gir.model.request import Usage
 from gir.place import Placer
 from gir.place.loads import Dispatch, Ledger, Loads
+from gir.place.sessions import Sessions
 from tests.support.placing import MODEL, NOW_S, cluster, names, plan, request, view
 
 
@@ -128,3 +129,24 @@ def test_a_report_of_cached_tokens_is_counted_once_per_request():
         placer.finished(again, now_s=NOW_S, usage=Usage(prompt_tokens=500, cached_tokens=250), ok=True)
     assert placer.trust["a"].samples == 1
     assert placer.trust["a"].divergence == pytest.approx(0.5)
+
+
+def test_own_requests_that_have_started_since_the_beat_no_longer_wait():
+    placer = Placer()
+    running = [placer.dispatched(request(f"r{number}", stream=True), "a", NOW_S) for number in range(3)]
+    full = {"slots_total": 4, "slots_free": 0, "waiting": 3}
+    fleet = view(cluster("a", load=full, beat_at_s=NOW_S + 2.0), cluster("b", rtt_s=0.4))
+    assert names(plan(placer, fleet, now_s=NOW_S + 2.0))[0] == "b"
+    for dispatch in running:
+        placer.first_token(dispatch, NOW_S + 2.5)
+    assert names(plan(placer, fleet, now_s=NOW_S + 2.5))[0] == "a"
+
+
+def test_sessions_are_bounded_and_the_used_ones_stay():
+    sessions = Sessions(100)
+    for number in range(1_000):
+        sessions.put(number, "a")
+        sessions.put(-1, "b")
+        assert len(sessions) <= 100
+    assert sessions.get(-1) == "b"
+    assert sessions.get(0) is None

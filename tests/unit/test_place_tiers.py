@@ -221,3 +221,41 @@ def test_room_counts_what_is_left_after_the_reserve():
     assert placer.room(request(), both, policy(), now_s=NOW_S) == pytest.approx(16.0 - 3.2)
     placer.dispatched(request(), "a", NOW_S)
     assert placer.room(request(criticality=CRITICAL), both, policy(), now_s=NOW_S) == pytest.approx(15.0)
+
+
+def test_a_conversation_keeps_its_tier_while_others_spill():
+    placer = Placer()
+    turns = {"cheap": 0, "dear": 0}
+    asked = request("chat", prefix_hashes=tuple(range(1, 33)), prompt_tokens_estimate=4_000)
+    placer.dispatched(asked, "dear", NOW_S - 60.0)
+    for step in range(400):
+        name = names(plan(placer, fleet(3), asked, draw=step / 400, now_s=NOW_S + 0.001 * step))[0]
+        turns[name] += 1
+    assert turns["dear"] > 330, turns  # drawn blindly it would be 168
+    back = plan(placer, fleet(16, version=2), asked, draw=0.999, now_s=NOW_S + 200.0)
+    back = plan(placer, fleet(16, version=2), asked, draw=0.999, now_s=NOW_S + 260.0)
+    assert names(back)[0] == "cheap", "with headroom back in the cheap tier nothing holds it in the dear one"
+
+
+def test_free_slots_behind_a_long_prefill_backlog_are_no_headroom():
+    backlog = view(cluster("cheap", load={"waiting_tokens": 60_000}), cluster("dear", tier="on_demand"))
+    assert dict(plan(Placer(), backlog).tier_shares)["on_demand"] == 1.0
+    patient = policy(models=(ModelPolicy(name="llama", ttft_objective_s=30.0),))
+    assert dict(plan(Placer(), backlog, policy=patient).tier_shares)["reserved"] == 1.0
+
+
+def test_requests_that_wait_beside_free_slots_count_against_them():
+    stuck = fleet(6, dear_free=16)
+    assert dict(plan(Placer(), stuck).tier_shares)["reserved"] == 1.0
+    waiting = view(
+        cluster("cheap", load={"slots_free": 6, "waiting": 6}, rtt_s=0.2), cluster("dear", tier="on_demand", rtt_s=0.01)
+    )
+    assert dict(plan(Placer(), waiting).tier_shares)["on_demand"] == 1.0
+
+
+def test_a_cluster_that_changes_its_tier_between_two_beats_is_placed_in_the_new_one():
+    placer = Placer()
+    both = [cluster("a"), cluster("b", rtt_s=0.001)]
+    assert names(plan(placer, view(*both)))[0] == "b"
+    both[1] = cluster("b", tier="on_demand", rtt_s=0.001)
+    assert names(plan(placer, view(*both, version=2)))[0] == "a"
