@@ -30,7 +30,8 @@ from gir.place.tiers import TierMemory
 
 _KINDS_MAX = 512
 _SESSIONS_MAX = 100_000
-_DECISIONS_MAX = 256  # Enough to look a request up a moment later; a longer ring only washes the cache out.
+_DECISIONS_MAX = 256
+"""Enough to look a request up a moment later; a longer ring only washes the processor's cache out."""
 _NONE_TRIED: frozenset[ClusterId] = frozenset()
 
 
@@ -60,7 +61,7 @@ class Placer:
         *,
         now_s: float,
         draw: float,
-        tried: frozenset[ClusterId] = frozenset(),
+        tried: frozenset[ClusterId] = _NONE_TRIED,
         explain: bool = False,
         canary: str = "",
     ) -> Placement:
@@ -94,15 +95,6 @@ class Placer:
             return decision.full()
         self.decisions.keep(decision)
         return decision.brief() if rows else nobody(decision)
-
-    def room(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float) -> float:
-        """Slots predicted free for `request` over all clusters that may serve it, after the Critical reserve."""
-        roster = self._roster(request, view, policy)
-        rows, _ = _candidates(roster, moment_of(request, now_s, frozenset()))
-        free = sum(max(0.0, row.slots_free - row.held - row.ledger.delta) for row in rows)
-        if request.criticality >= Criticality.CRITICAL:
-            return free
-        return free - policy.flow.critical_reserve * sum(row.slots_total for row in rows)
 
     def slots(
         self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float

@@ -214,13 +214,15 @@ def test_the_return_time_is_the_policys():
     assert dict(after.tier_shares)["reserved"] == 1.0
 
 
-def test_room_counts_what_is_left_after_the_reserve():
+def test_slots_count_what_own_dispatches_leave_free_of_those_who_may_serve():
     placer = Placer()
-    both = view(cluster("a", load={"slots_free": 10}), cluster("b", load={"slots_free": 6}))
-    assert placer.room(request(criticality=CRITICAL), both, policy(), now_s=NOW_S) == pytest.approx(16.0)
-    assert placer.room(request(), both, policy(), now_s=NOW_S) == pytest.approx(16.0 - 3.2)
+    both = view(cluster("a", load={"slots_free": 10}), cluster("b", load={"slots_free": 6}, region="us"))
+    assert placer.slots(request(), both, policy(), now_s=NOW_S) == (32, 16)
     placer.dispatched(request(), "a", NOW_S)
-    assert placer.room(request(criticality=CRITICAL), both, policy(), now_s=NOW_S) == pytest.approx(15.0)
+    assert placer.slots(request(), both, policy(), now_s=NOW_S) == (32, 15)
+    pinned = request(cluster_pinned="b")
+    assert placer.slots(pinned, both, policy(), now_s=NOW_S) == (16, 6)
+    assert placer.slots(request(cluster_pinned="c"), both, policy(), now_s=NOW_S) == (0, 0)
 
 
 def test_a_conversation_keeps_its_tier_while_others_spill():
