@@ -25,7 +25,7 @@ UNKNOWN_SIGNALS = ("waiting", "waiting_tokens", "prefill_tokens_per_s", "service
 
 _PATIENCE_MAX = 2.0
 """Greatest multiple of the others' queue that a cached prefix may outweigh. With 0, a fleet past saturation recomputed
-nearly everything on the recorded conversations (hit rate 59 % of the reuse ceiling); with 2 it keeps 85 %."""
+half of what it could have reused on the recorded conversations (54 % of the reuse ceiling, with 2: 85 %)."""
 _PATIENCE_S = 0.3
 """Saved prefill that earns a patience of 1: less is not worth waiting for."""
 
