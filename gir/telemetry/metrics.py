@@ -81,20 +81,14 @@ class RouterMetrics:
             "gir_usage_estimated_total", "Requests settled by an estimate: no usage came.", "model"
         )
         self.in_flight = gauge("gir_requests_in_flight", "Requests admitted and not yet ended.")
-        self.streams_open = gauge("gir_streams_open", "Streams past their first token.")
         self.connections = gauge("gir_client_connections", "Open client connections.")
         self.refused = counter(
             "gir_http_refused_total", "Requests refused by the HTTP server before they were read, by reason.", "reason"
         )
-        self.auth = counter("gir_auth_total", "Authentications; method is api_key, jwt or none.", "method", "result")
         self.jwks_fetches = counter("gir_jwks_fetches_total", "Fetches of token issuers' keys.", "result")
         self.decisions = counter(
             "gir_placements_total", "Dispatches by cluster and the reason it came first.", "cluster", "reason"
         )
-        self.removed = counter(
-            "gir_placement_removed_total", "Clusters a filter took out of a placement that found none.", "filter"
-        )
-        self.decision_s = histogram("gir_placement_duration_seconds", "Time one placement took.", DECISION_S)
         self.tier_share = gauge(
             "gir_tier_share_ratio", "Share of a model's traffic each cost tier takes now.", "model", "tier"
         )
@@ -132,20 +126,15 @@ class RouterMetrics:
         self.failovers = counter(
             "gir_failovers_total", "Requests moved off a cluster before their first token.", "cluster", "reason"
         )
-        self.retries_denied = counter("gir_retries_denied_total", "Retries not made, by what forbade them.", "reason")
         self.truncated = counter(
             "gir_streams_truncated_total", "Streams that broke after their first token.", "cluster"
         )
         self.resumed = counter("gir_streams_resumed_total", "Broken streams continued on another cluster.", "result")
-        self.hedges = counter("gir_hedges_total", "Second attempts for a slow first token.", "result")
         self.wasted = counter(
             "gir_attempts_wasted_total", "Attempts given up after dispatch: the engine may have worked.", "cluster"
         )
         self.upstream_connections = gauge(
             "gir_upstream_connections", "Connections to a cluster; state is active or idle.", "cluster", "state"
-        )
-        self.resends = counter(
-            "gir_upstream_resends_total", "Requests sent again because a reused connection was dead.", "cluster"
         )
 
     def _declare_clusters(self) -> None:
@@ -200,7 +189,6 @@ class RouterMetrics:
         counter, gauge, histogram = self._book.counter, self._book.gauge, self._book.histogram
         self.limited = counter("gir_limit_rejections_total", "Requests a limit refused.", "limit", "tenant")
         self.limit_degraded = gauge("gir_limits_degraded", "1 while limits run on local shares: the store is gone.")
-        self.limit_leased = gauge("gir_limit_leased", "Budget leased ahead of need by this replica.", "limit")
         self.store_s = histogram(
             "gir_store_call_duration_seconds", "Calls of the shared store.", DECISION_S, "operation"
         )
