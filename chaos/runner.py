@@ -5,7 +5,7 @@ when most requests fail that it never meant to hurt. Whatever happens, every und
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from pathlib import Path
 
 import msgspec
@@ -67,7 +67,7 @@ class Run:
             sending = [group.create_task(load.run()) for load in (experiment, control)]
             scraping = group.create_task(self._scrape_for_ever(fleet))
             try:
-                await self._phases(Stage(fleet, self._facts, self._clock, self._undo))
+                await self._phases(Stage(fleet, self._facts, self._clock, self._undo), experiment)
             except BrokenOffError as error:
                 self._facts.stopped = str(error)
                 self._journal.note("broken off", why=str(error))
@@ -81,11 +81,12 @@ class Run:
         self._journal.note("evidence complete", requests=len(experiment.records) + len(control.records))
         return Evidence(self._facts, experiment.records, control.records, self._scrapes)
 
-    async def _phases(self, stage: Stage) -> None:
+    async def _phases(self, stage: Stage, experiment: Load) -> None:
         drill = self._drill
         stage.mark("start")
         await self._phase(drill.before_s)
-        self._journal.note("fault", victims=drill.victims)
+        self._choose_victim(stage, experiment)
+        self._journal.note("fault", victims=self._facts.victims)
         stage.mark("fault")
         await drill.fault(stage)
         await self._phase(drill.during_s)
@@ -97,6 +98,15 @@ class Run:
         stage.mark("recovered")
         await self._phase(drill.after_s)
         stage.mark("end")
+
+    def _choose_victim(self, stage: Stage, experiment: Load) -> None:
+        """Hurt the busiest of equal clusters: losing one that nobody uses would prove nothing."""
+        if self._drill.proxied or len(self._facts.victims) != 1:
+            return
+        busy = Counter(record.cluster for record in experiment.records if record.cluster in stage.fleet.clusters)
+        if busy:
+            self._facts.victims = (busy.most_common(1)[0][0],)
+            stage.signals.allow(stage.victim_pids)
 
     async def _phase(self, duration_s: float) -> None:
         """Let time pass, watching the stop conditions."""

@@ -5,6 +5,8 @@ import os
 
 # Before anything imports gRPC, whose core otherwise reports every closed connection on stderr.
 os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+# Its fork handlers start threads in every forked child, between fork and exec, and now and then abort it there.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
 def pytest_configure() -> None:
