@@ -30,8 +30,9 @@ GIR, ROUND_ROBIN, SGLANG, ORACLE = "gir", "round_robin", "sglang_router", "oracl
 
 MIXED_BELOW_ROUND_ROBIN = 0.97
 MIXED_VS_SGLANG, MIXED_VS_ORACLE = 0.5, 2.0
-NO_WORSE = 1.03
-"""Two runs of one policy differ by this much in TTFT quantiles; below it nobody is ahead."""
+NO_WORSE_VIRTUAL, NO_WORSE_LIVE = 1.03, 1.10
+"""What two runs of one policy differ by in TTFT quantiles: other seeds in virtual time, the same seed on a shared machine
+in real time (9 % in p95 was seen). Below it nobody is ahead."""
 HIT_NOISE = 0.002
 """The same for hit rates: a handful of cold prefixes more or less at the edge of the warm-up."""
 
@@ -93,7 +94,7 @@ async def live(scenarios: Sequence[str], count: int, seeds: Sequence[int], say: 
     return report
 
 
-def missed(report: Report) -> list[str]:
+def missed(report: Report, *, no_worse: float = NO_WORSE_VIRTUAL) -> list[str]:
     """One line for each bar that is not met; scenarios or policies that did not run have none."""
     found = []
 
@@ -107,7 +108,7 @@ def missed(report: Report) -> list[str]:
         mine = policies[GIR]
         others = {name: figures for name, figures in policies.items() if "skipped" not in figures}
         check(scenario, "GIR's errors", mine["errors"], 0)
-        for other, field, factor in _bars(scenario):
+        for other, field, factor in _bars(scenario, no_worse):
             if other in others:
                 check(scenario, f"{field} against {other}", mine[field], others[other][field] * factor)
         if scenario == "prefixes" and SGLANG in others and mine["hit_rate"] < others[SGLANG]["hit_rate"] - HIT_NOISE:
@@ -115,7 +116,7 @@ def missed(report: Report) -> list[str]:
     return found
 
 
-def _bars(scenario: str) -> list[tuple[str, str, float]]:
+def _bars(scenario: str, no_worse: float) -> list[tuple[str, str, float]]:
     """(other policy, field, highest multiple of the other's figure)."""
     if scenario == "mixed":
         return [
@@ -124,7 +125,7 @@ def _bars(scenario: str) -> list[tuple[str, str, float]]:
             (ORACLE, "ttft_p95_s", MIXED_VS_ORACLE),
         ]
     other = SGLANG if scenario == "prefixes" else ROUND_ROBIN
-    return [(other, "ttft_p50_s", NO_WORSE), (other, "ttft_p95_s", NO_WORSE)]
+    return [(other, "ttft_p50_s", no_worse), (other, "ttft_p95_s", no_worse)]
 
 
 def _line(scenario: str, policy: str, figures: dict[str, Any]) -> str:
@@ -157,7 +158,7 @@ def main() -> None:
         for scenario, policies in report.items():
             for policy, figures in policies.items():
                 print(_line(scenario, policy, figures))
-    bad = missed(report)
+    bad = missed(report, no_worse=NO_WORSE_VIRTUAL if options.virtual else NO_WORSE_LIVE)
     for line in bad:
         print(f"MISSED: {line}", file=sys.stderr)
     unheard = any("skipped" in figures for policies in report.values() for figures in policies.values())
