@@ -31,8 +31,8 @@ GIR, ROUND_ROBIN, SGLANG, ORACLE = "gir", "round_robin", "sglang_router", "oracl
 MIXED_BELOW_ROUND_ROBIN = 0.97
 MIXED_VS_SGLANG, MIXED_VS_ORACLE = 0.5, 2.0
 NO_WORSE_VIRTUAL, NO_WORSE_LIVE = 1.03, 1.10
-"""What two runs of one policy differ by in TTFT quantiles: other seeds in virtual time, the same seed on a shared machine
-in real time (9 % in p95 was seen). Below it nobody is ahead."""
+"""What two runs of one policy differ by in TTFT quantiles: other seeds in virtual time, the same seed on a shared
+machine in real time (9 % in p95 was seen). Below it nobody is ahead."""
 HIT_NOISE = 0.002
 """The same for hit rates: a handful of cold prefixes more or less at the edge of the warm-up."""
 
