@@ -94,7 +94,7 @@ class Attempt:
         self._job.exchange.respond(head.status, headers, body)
         if head.status >= 300:
             return Delivered(outcome=Outcome.COMPLETED, detail=f"status {head.status}")
-        return Delivered(outcome=Outcome.COMPLETED, usage=read_usage(self._job.api, body), served=True)
+        return Delivered(outcome=Outcome.COMPLETED, usage=read_usage(body), served=True)
 
     async def _stream(self, call: UpstreamCall, headers: Headers) -> Failed | Delivered:
         job, exchange = self._job, self._job.exchange

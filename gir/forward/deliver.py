@@ -30,13 +30,11 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream's own error event has reached the client, so it needs none of ours."""
 
 
-def deliver_whole(exchange: Exchange, answer: Answer, headers: Headers, api: Api) -> Delivery:
+def deliver_whole(exchange: Exchange, answer: Answer, headers: Headers) -> Delivery:
     """Answer with a body that is complete."""
     assert answer.head is not None, "a whole answer has a head"
     exchange.respond(answer.head.status, headers, answer.body)
-    return Delivery(
-        outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=read_usage(api, answer.body)
-    )
+    return Delivery(outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=read_usage(answer.body))
 
 
 async def deliver_stream(exchange: Exchange, answer: Answer) -> Delivery:

@@ -162,9 +162,8 @@ class Walk:
         first_token_s = self._sender.now_s()
         self._guide.first_token(attempt.candidate, first_token_s)
         headers = self._job.headers_for(attempt.candidate, len(self.attempts) + 1, answer)
-        api = self._job.plan.api
         if answer.call is None:
-            whole = deliver_whole(self._exchange, answer, headers, api)
+            whole = deliver_whole(self._exchange, answer, headers)
             self._end(attempt, whole.result, whole.phase, whole, first_token_s)
             return Report(outcome=whole.outcome, usage=whole.usage, status=answer.status or 0)
         self._exchange.start(answer.status or 0, headers)
@@ -178,7 +177,7 @@ class Walk:
             attempt = following
             delivery = await self._relay(attempt, following.answer, self._sender.now_s())
         if delivery.outcome is not Outcome.COMPLETED:
-            tell_broken(self._exchange, delivery, api)
+            tell_broken(self._exchange, delivery, self._job.plan.api)
         return Report(outcome=delivery.outcome, usage=delivery.usage, status=answer.status or 0, resumed=resumed)
 
     async def _relay(self, attempt: Try, answer: Answer, first_token_s: float) -> Delivery:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gir.model.request import Api, Usage
+from gir.model.usage import merge_usage
 from gir.net.events import (
     DONE,
     error_bytes,
@@ -28,7 +29,6 @@ from gir.net.events import (
     usage_fields,
     whole_events_end,
 )
-from gir.net.usage import merge_usage
 
 __all__ = ["EVENT_BYTES_MAX", "EventFramer", "StreamIdentity", "error_bytes"]
 

@@ -18,9 +18,9 @@ from gir.model.request import Api
 from gir.wire import refusals, structure
 from gir.wire.splice import with_include_usage, with_model
 from gir.wire.structure import DEPTH_MAX
-from gir.wire.usage import parse_usage, read_usage
+from gir.wire.usage import read_usage
 
-__all__ = ["DEPTH_MAX", "Peek", "api_of", "parse_usage", "peek", "read_usage", "with_include_usage", "with_model"]
+__all__ = ["DEPTH_MAX", "Peek", "api_of", "peek", "read_usage", "with_include_usage", "with_model"]
 
 MODEL_CHARS_MAX = 256
 
