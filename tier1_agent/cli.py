@@ -27,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(args.run(args))
     except ConfigError as error:
-        print(f"gir-agent: {error}", file=sys.stderr)
+        for line in str(error).splitlines():
+            print(f"gir-agent: {line}", file=sys.stderr)
         return EXIT_CANNOT_START
     except KeyboardInterrupt:
         return EXIT_OK
@@ -84,7 +85,7 @@ def _check(args: argparse.Namespace) -> int:
     except ConfigError as error:
         if not args.json:
             raise
-        print(json.dumps({"ok": False, "error": str(error)}))
+        print(json.dumps({"ok": False, "error": str(error), "errors": str(error).splitlines()}))
         return EXIT_CANNOT_START
     warning = "" if pods else "no pod is listed"
     if args.json:

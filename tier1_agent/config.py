@@ -3,6 +3,8 @@
 Times end in `_s`; 0 never means "no limit". Secrets are named (environment, file) or given, and never printed.
 """
 
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -11,7 +13,8 @@ import msgspec
 from gir.model.errors import ErrorKind
 from gir.model.policy.base import Section
 from gir.net.pool import Endpoint
-from gir.settings import ConfigError, Secret, host_and_port, parse, read_text
+from gir.settings import ConfigError, Secret, host_and_port, parse_with_source, read_text
+from gir.shape import misfits
 from tier1_agent.discovery import PodEntry, pods_of
 from tier1_agent.gate import GateSettings
 from tier1_agent.pool import PoolSettings
@@ -19,7 +22,11 @@ from tier1_agent.scorers import PRESETS, Preset, Weights
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_NAME_WORDS = "a name of at most 128 letters, digits, '.', '_' and '-' that begins with a letter or digit"
+Name = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", extra={"words": _NAME_WORDS}),
+]
 
 
 class AdminSection(Section, frozen=True, kw_only=True):
@@ -157,47 +164,53 @@ class AgentConfig(Section, frozen=True, kw_only=True):
 
 
 def load(path: Path) -> AgentConfig:
-    """Read and check a configuration file. Raises ConfigError naming field, value and fix."""
-    config = parse(read_text(path), AgentConfig, source=str(path))
-    try:
-        _check(config, path.parent)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+    """Read and check a configuration file. Raises ConfigError: a line for each fault, naming field, value and fix."""
+    config, where = parse_with_source(read_text(path), AgentConfig, source=str(path))
+    where.refuse(_faults(config, path.parent))
     return config
 
 
-def _check(config: AgentConfig, base: Path) -> None:
+def _faults(config: AgentConfig, base: Path) -> Iterator[str]:
     """What spans fields or the world outside."""
-    host_and_port(config.listen, "listen")
-    host_and_port(config.admin.listen, "admin.listen")
-    for index, router in enumerate(config.routers):
-        host_and_port(router, f"routers[{index}]")
+    for field, text in (
+        ("listen", config.listen),
+        ("admin.listen", config.admin.listen),
+        *((f"routers[{index}]", router) for index, router in enumerate(config.routers)),
+    ):
+        yield from _refused(partial(host_and_port, text, field))
     if config.token is None and not config.insecure_no_auth:
-        raise ConfigError("token is missing: give one (token: {file: ...}), or say insecure_no_auth: true")
+        yield "token is missing: give one (token: {file: ...}), or say insecure_no_auth: true"
     if config.token is not None:
-        config.token.read("token", base)
+        yield from _refused(partial(config.token.read, "token", base))
+    for index, token in enumerate(config.admin.tokens):
+        yield from _refused(partial(token.read, f"admin.tokens[{index}]", base))
     if config.advertise_url is not None:
-        try:
-            Endpoint.parse(config.advertise_url)
-        except ValueError as error:
-            raise ConfigError(f"advertise_url: {error}") from None
-    _check_pods(config.pods, base)
-    _check_gate(config.gate)
-    _weights(config.picker)
+        for fault in _refused(partial(Endpoint.parse, config.advertise_url)):
+            yield f"advertise_url is {fault.removeprefix('url ')}"
+    yield from _pod_faults(config.pods, base)
+    yield from _gate_faults(config.gate)
+    yield from _refused(partial(_weights, config.picker))
 
 
-def _check_pods(pods: PodsSection, base: Path) -> None:
+def _refused(call: Callable[[], object]) -> list[str]:
+    """What one call refuses by ValueError."""
+    try:
+        call()
+    except ValueError as error:
+        return str(error).splitlines()
+    return []
+
+
+def _pod_faults(pods: PodsSection, base: Path) -> Iterator[str]:
     if (pods.file is None) == (not pods.static):
-        raise ConfigError("pods: give either file (a YAML file of pods, watched) or static (a list), and not both")
-    if pods.static:
-        pods_of(pods.static, source="pods.static", base=base)
+        yield "pods: give either file (a YAML file of pods, watched) or static (a list), and not both"
+    elif pods.static:
+        yield from _refused(partial(pods_of, pods.static, source="pods.static", base=base))
     elif pods.file is not None and not (base / pods.file).is_file():
-        raise ConfigError(
-            f"pods.file is {pods.file!r}: no such file beside the configuration file; create it or correct the path"
-        )
+        yield f"pods.file is {pods.file!r}: no such file beside the configuration file; create it or correct the path"
 
 
-def _check_gate(gate: GateSection) -> None:
+def _gate_faults(gate: GateSection) -> Iterator[str]:
     """A limit that nothing enforces is a trap: refuse it."""
     default = GateSection()
     if gate.concurrent_max_per_pod is not None:
@@ -205,8 +218,8 @@ def _check_gate(gate: GateSection) -> None:
     for field in ("queue_max", "wait_max_s", "overflow_status"):
         value = getattr(gate, field)
         if value != getattr(default, field):
-            raise ConfigError(
-                f"gate.{field} is {value} but gate.concurrent_max_per_pod is not set, so nothing ever waits and the "
+            yield (
+                f"gate.{field} is {value:g}, but gate.concurrent_max_per_pod is not set, so nothing ever waits and the "
                 "limit would never apply; set gate.concurrent_max_per_pod or remove it"
             )
 
@@ -218,8 +231,7 @@ def _weights(picker: PickerSection) -> Weights:
     if picker.preset == "roundrobin":
         raise ConfigError("picker.weights: the roundrobin preset weighs nothing; choose another preset or remove them")
     given = msgspec.to_builtins(PRESETS[picker.preset]) | picker.weights
-    try:
-        return msgspec.convert(given, Weights)
-    except msgspec.ValidationError as error:
-        names = ", ".join(field.encode_name for field in msgspec.structs.fields(Weights))
-        raise ConfigError(f"picker.weights: {error}; known weights, 0 to 100: {names}") from None
+    faults = [complaint for _, complaint in misfits(given, Weights, ".picker.weights")]
+    if faults:
+        raise ConfigError("\n".join(faults))
+    return msgspec.convert(given, Weights)

@@ -14,7 +14,7 @@ import msgspec
 from gir.clock import Clock
 from gir.model.ids import ModelId, PodId
 from gir.net.pool import Endpoint
-from gir.settings import ConfigError, parse, read_text
+from gir.settings import ConfigError, parse_with_source, read_text
 from tier1_agent.pods import PodSpec
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000)]
@@ -53,15 +53,22 @@ class PodsFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def pods_of(entries: Iterable[PodEntry], *, source: str, base: Path) -> tuple[PodSpec, ...]:
     """Specs of all entries; files they name are looked for in `base`.
 
-    Raises ConfigError naming the entry, its field, value and fix.
+    Raises ConfigError with a line for each entry that is wrong, naming its field, value and fix.
     """
     specs: dict[PodId, PodSpec] = {}
+    faults: list[str] = []
     for index, entry in enumerate(entries):
         where = f"{source}[{index}]"
-        spec = _spec(entry, where, base)
+        try:
+            spec = _spec(entry, where, base)
+        except ConfigError as error:
+            faults.append(str(error))
+            continue
         if spec.id in specs:
-            raise ConfigError(f"{where}.name is {spec.id!r}: another pod has it; give each pod a name of its own")
+            faults.append(f"{where}.name is {spec.id!r}: another pod has it; give each pod a name of its own")
         specs[spec.id] = spec
+    if faults:
+        raise ConfigError("\n".join(faults))
     return tuple(specs.values())
 
 
@@ -88,24 +95,32 @@ def _spec(entry: PodEntry, where: str, base: Path) -> PodSpec:
         adapters_loadable=frozenset(map(ModelId, entry.adapters_loadable)),
         context_tokens_max=entry.context_tokens_max,
         labels=entry.labels,
-        api_key=read_text(base / entry.api_key_file).strip() if entry.api_key_file is not None else None,
+        api_key=_api_key(base / entry.api_key_file, where) if entry.api_key_file is not None else None,
     )
+
+
+def _api_key(path: Path, where: str) -> str:
+    try:
+        return read_text(path).strip()
+    except ConfigError as error:
+        raise ConfigError(f"{where}.api_key_file: {error}") from None
 
 
 def _endpoint(url: str, field: str) -> Endpoint:
     try:
         return Endpoint.parse(url)
     except ValueError as error:
-        raise ConfigError(f"{field}: {error}") from None
+        raise ConfigError(f"{field} is {str(error).removeprefix('url ')}") from None
 
 
 def read_pods(path: Path) -> tuple[PodSpec, ...]:
     """Specs in the file at `path`. Raises ConfigError."""
-    found = parse(read_text(path), PodsFile, source=str(path))
+    found, where = parse_with_source(read_text(path), PodsFile, source=str(path))
     try:
         return pods_of(found.pods, source="pods", base=path.parent)
     except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from None
+        where.refuse(str(error).splitlines())
+        raise
 
 
 class PodsWatch:

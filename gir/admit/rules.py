@@ -159,24 +159,23 @@ def counter_name(rule: LimitRule, request: InferenceRequest, region: str) -> str
     return ":".join([quote(rule.name, safe=""), *parts])
 
 
-def check_rules(rules: Sequence[LimitRule], *, region: str, shared: bool, processes: int) -> None:
-    """Refuse rules that could not be enforced. Raises ValueError naming field, value and fix.
+def rule_faults(rules: Sequence[LimitRule], *, region: str, shared: bool, processes: int) -> Iterator[str]:
+    """What cannot be enforced in `rules`, naming field, value and fix.
 
     `shared` says whether the counters are in a store that all processes use; `processes` how many there are.
     """
     names: set[str] = set()
-    for rule in rules:
+    for index, rule in enumerate(rules):
+        field = f"policy.limits[{index}]"
         if rule.name in names:
-            raise ValueError(f"policy.limits: the name {rule.name!r} is used twice; names key the counters, rename one")
+            yield f"{field}.name is {rule.name!r}, which is used twice; names key the counters, rename one"
         names.add(rule.name)
         if rule.requests_per_min is rule.tokens_per_min is rule.concurrency_max is None:
-            raise ValueError(
-                f"policy.limits {rule.name!r} limits nothing; set requests_per_min, tokens_per_min or concurrency_max"
-            )
+            yield f"{field} ({rule.name}) limits nothing; set requests_per_min, tokens_per_min or concurrency_max"
         if not region and (rule.region is not None or "region" in rule.per):
-            raise ValueError(f"policy.limits {rule.name!r} is by Region, but this router has none; set its `region`")
+            yield f"{field} ({rule.name}) is by Region, but this router has none; set its `region`"
     if rules and processes > 1 and not shared:
-        raise ValueError(
-            f"policy.limits with {processes} workers and store.kind memory would let through {processes} times each "
-            "limit; set store.kind to redis, or workers to 1"
+        yield (
+            f"policy.limits has {len(rules)} rules with {processes} workers and store.kind memory: {processes} times "
+            "each limit would get through; set store.kind to redis, or workers to 1"
         )

@@ -34,14 +34,14 @@ class KeyFetcher(Protocol):
         """Give back what the fetcher holds."""
 
 
-def check_jwks_url(url: str) -> None:
-    """Raise ValueError unless `url` is https, or http to a loopback address: plain HTTP lets keys be forged."""
+def check_jwks_url(url: str, field: str = "jwks_url") -> None:
+    """Raise ValueError, naming `field`, unless `url` is https, or http to loopback: plain HTTP lets keys be forged."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return
     if parts.scheme == "http" and parts.hostname and _is_loopback(parts.hostname):
         return
-    raise ValueError(f"auth.jwt jwks_url is {url!r}: use https:// (plain http only to a loopback address)")
+    raise ValueError(f"{field} is {url!r}: use https:// (plain http only to a loopback address)")
 
 
 def _is_loopback(host: str) -> bool:

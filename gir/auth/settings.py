@@ -8,7 +8,7 @@ import msgspec
 from gir.model.ids import ModelId, TenantId
 from gir.model.policy.base import Count, NonNegative, Seconds, Section
 
-Sha256Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Sha256Hex = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", extra={"words": "a SHA-256: 64 hexadecimal digits"})]
 Identifier = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 Stamp = Annotated[datetime, msgspec.Meta(tz=True)]
 CriticalityName = Literal["critical", "standard", "sheddable"]

@@ -16,9 +16,13 @@ from gir.control.validate import examine
 from gir.model.ids import ClusterId
 from gir.model.policy import PolicySnapshot
 from gir.model.policy.base import Count, Section, Share
-from gir.settings import ConfigError, Secret, parse, read_text
+from gir.settings import Secret, parse_with_source, read_text
 
-Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+_NAME_WORDS = "a name of at most 64 letters, digits, '.', '_' and '-' that begins with a letter or digit"
+Name = Annotated[
+    str,
+    msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", extra={"words": _NAME_WORDS}),
+]
 Grace = Annotated[float, msgspec.Meta(ge=0.0, le=3_600.0)]
 
 
@@ -164,10 +168,9 @@ def from_text(text: str, *, source: str, base: Path = Path()) -> RouterConfig:
 
     The policy's version is left to who adopts it.
     """
-    config: RouterConfig = _absolute(parse(text, RouterConfig, source=source), base)
-    findings = examine(config)
-    if findings.errors:
-        raise ConfigError("\n".join(f"{source}: {error}" for error in findings.errors))
+    read, where = parse_with_source(text, RouterConfig, source=source)
+    config: RouterConfig = _absolute(read, base)
+    where.refuse(examine(config).errors)
     return msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, digest=digest_of(text)))
 
 

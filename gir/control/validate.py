@@ -6,19 +6,20 @@ look at the output is enough.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import msgspec
 
-from gir.admit.rules import check_rules
+from gir.admit.rules import rule_faults
 from gir.auth.jwks_fetch import check_jwks_url
 from gir.auth.keyring import read_keys
-from gir.health.ladder import check_ladder
+from gir.health.ladder import ladder_faults
 from gir.model.cluster import Intent
 from gir.model.request import Criticality
-from gir.place.check import check_placement
+from gir.place.check import placement_faults
 from gir.settings import ConfigError, host_and_port
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def _collected(complaints: Iterator[str]) -> list[str]:
     return found
 
 
+def _of(check: Callable[[], object], field: str = "") -> Iterator[str]:
+    """What one call refuses by ValueError or OSError, put under `field` if given."""
+    try:
+        check()
+    except (ValueError, OSError) as error:
+        yield from (f"{field}: {line}" if field else line for line in str(error).splitlines())
+
+
 def _listeners(config: "RouterConfig") -> Iterator[str]:
     taken: dict[int, str] = {}
     for field, text in (
@@ -74,7 +83,7 @@ def _listeners(config: "RouterConfig") -> Iterator[str]:
     if config.workers > 1 and config.listen.endswith(":0"):
         yield f"workers is {config.workers} and listen is {config.listen}: each would take another port; name one"
     for index, peer in enumerate(config.beats.peers):
-        host_and_port(peer, f"beats.peers[{index}]")
+        yield from _of(partial(host_and_port, peer, f"beats.peers[{index}]"))
 
 
 def _tls_files(config: "RouterConfig") -> Iterator[str]:
@@ -103,28 +112,32 @@ def _access(config: "RouterConfig") -> Iterator[str]:
         )
     if auth.insecure_no_auth and (auth.api_keys or auth.api_keys_file or auth.jwt):
         yield "auth.insecure_no_auth is true, so keys and issuers would never be asked; remove one or the other"
-    for field, names in (
-        ("auth.api_keys", [key.id for key in auth.api_keys]),
-        ("auth.api_keys (key_sha256)", [key.key_sha256 for key in auth.api_keys]),
-        ("auth.jwt", [issuer.issuer for issuer in auth.jwt]),
-        ("admin.tokens", [token.id for token in config.admin.tokens]),
+    for field, key, names in (
+        ("auth.api_keys", "id", [each.id for each in auth.api_keys]),
+        ("auth.api_keys", "key_sha256", [each.key_sha256 for each in auth.api_keys]),
+        ("auth.jwt", "issuer", [issuer.issuer for issuer in auth.jwt]),
+        ("admin.tokens", "id", [token.id for token in config.admin.tokens]),
+        ("admin.tokens", "token_sha256", [token.token_sha256 for token in config.admin.tokens]),
     ):
-        yield from (f"{field}: {name[:12]} is listed twice; keep one of them" for name in _twice(names))
+        for index, name in _twice(names):
+            held = f"{name[:12]}..." if key.endswith("sha256") else repr(name)
+            yield f"{field}[{index}].{key} is {held}, which is listed twice; keep one of them"
     for index, issuer in enumerate(auth.jwt):
+        field = f"auth.jwt[{index}]"
         if (issuer.jwks_url is None) is (issuer.jwks_file is None):
-            yield f"auth.jwt[{index}]: give exactly one of jwks_url and jwks_file"
+            yield f"{field}: give exactly one of jwks_url and jwks_file"
         if issuer.jwks_url is not None:
-            check_jwks_url(issuer.jwks_url)
+            yield from _of(partial(check_jwks_url, issuer.jwks_url, f"{field}.jwks_url"))
         if issuer.jwks_file is not None and not Path(issuer.jwks_file).is_file():
-            yield f"auth.jwt[{index}].jwks_file is {issuer.jwks_file}: no such file"
+            yield f"{field}.jwks_file is {issuer.jwks_file}: no such file; give the path of a JWKS document"
     if auth.api_keys_file is not None:
-        read_keys(Path(auth.api_keys_file))
+        yield from _of(partial(read_keys, Path(auth.api_keys_file)), "auth.api_keys_file")
 
 
 def _agents(config: "RouterConfig") -> Iterator[str]:
     yield from (
-        f"agents: cluster {name} is listed twice; a cluster has one credential"
-        for name in _twice([agent.cluster for agent in config.agents])
+        f"agents[{index}].cluster is {name!r}, which is listed twice; a cluster has one credential, remove one entry"
+        for index, name in _twice([agent.cluster for agent in config.agents])
     )
     owner: dict[str, str] = {}
     for index, agent in enumerate(config.agents):
@@ -167,7 +180,8 @@ def _telemetry(config: "RouterConfig") -> Iterator[str]:
 def _policy_names(config: "RouterConfig") -> Iterator[str]:
     policy = config.policy
     if policy.version or policy.digest:
-        yield "policy.version and policy.digest are set by the router; remove them"
+        field = "version" if policy.version else "digest"
+        yield f"policy.{field} is {getattr(policy, field)!r}: version and digest are set by the router; remove it"
     levels = [
         *((f"policy.tiers[{index}].criticality_min", tier.criticality_min) for index, tier in enumerate(policy.tiers)),
         *(
@@ -184,8 +198,12 @@ def _policy_names(config: "RouterConfig") -> Iterator[str]:
     for index, cluster in enumerate(policy.clusters):
         if cluster.intent not in _INTENTS:
             yield f"policy.clusters[{index}].intent is {cluster.intent!r}: use {', '.join(_INTENTS)}"
-        if cluster.tier is not None and cluster.tier not in {tier.name for tier in policy.tiers}:
-            yield f"policy.clusters[{index}].tier is {cluster.tier!r}, which policy.tiers does not declare; add it"
+        tiers = [tier.name for tier in policy.tiers]
+        if cluster.tier is not None and cluster.tier not in tiers:
+            yield (
+                f"policy.clusters[{index}].tier is {cluster.tier!r}, which policy.tiers does not declare; use "
+                f"{' or '.join(tiers) or 'none'}, or add it there"
+            )
     for index, tenant in enumerate(policy.tenants):
         if _rank(tenant.criticality_default) > _rank(tenant.criticality_max):
             yield (
@@ -219,33 +237,29 @@ def _references(config: "RouterConfig") -> Iterator[str]:
     if declared or not open_ended:
         for field, tenant in named:
             if tenant not in known:
-                yield f"{field} is {tenant!r}, which is no tenant; known: {', '.join(sorted(known)) or 'none'}"
+                yield (
+                    f"{field} is {tenant!r}, which is no tenant; known: {', '.join(sorted(known)) or 'none'}; "
+                    "add it to policy.tenants or correct it"
+                )
     if auth.api_keys_file is None and not auth.jwt:
         keys = {key.id for key in auth.api_keys}
         for index, rule in enumerate(policy.limits):
             if rule.key is not None and rule.key not in keys:
-                yield f"policy.limits[{index}].key is {rule.key!r}, which is no id in auth.api_keys"
+                yield f"policy.limits[{index}].key is {rule.key!r}, which is no id in auth.api_keys; correct it"
 
 
 def _placement(config: "RouterConfig") -> Iterator[str]:
     """PLACE knows what tiers, residency, aliases and rewrites may say."""
-    try:
-        check_placement(config.policy)
-    except ValueError as error:
-        yield f"policy.{error}"
+    yield from (f"policy.{fault}" for fault in placement_faults(config.policy))
 
 
 def _health(config: "RouterConfig") -> Iterator[str]:
-    try:
-        check_ladder(config.policy.health)
-    except ValueError as error:
-        yield f"policy.{error}"
+    yield from (f"policy.{fault}" for fault in ladder_faults(config.policy.health))
 
 
 def _limits(config: "RouterConfig") -> Iterator[str]:
     shared = config.store.kind == "redis"
-    check_rules(config.policy.limits, region=config.region, shared=shared, processes=config.workers)
-    yield from ()
+    yield from rule_faults(config.policy.limits, region=config.region, shared=shared, processes=config.workers)
 
 
 def _forward(config: "RouterConfig") -> Iterator[str]:
@@ -270,17 +284,23 @@ def _forward(config: "RouterConfig") -> Iterator[str]:
     ]
     for field, after_s in hedges:
         if after_s and after_s >= forward.first_token_s:
-            yield f"{field} is {after_s:g}, not before first_token_s {forward.first_token_s:g}: it would never hedge"
+            yield (
+                f"{field} is {after_s:g}, not before first_token_s {forward.first_token_s:g}: it would never hedge; "
+                "lower it"
+            )
         if after_s and forward.attempts_max == 1:
-            yield f"{field} is {after_s:g}, but policy.forward.attempts_max is 1, which leaves no second attempt"
+            yield (
+                f"{field} is {after_s:g}, but policy.forward.attempts_max is 1, which leaves no second attempt; "
+                "raise that, or set this to 0"
+            )
 
 
 def _flow(config: "RouterConfig") -> Iterator[str]:
     flow = config.policy.flow
     if flow.critical_reserve + flow.sheddable_headroom > 1.0:
         yield (
-            f"policy.flow: critical_reserve {flow.critical_reserve:g} and sheddable_headroom "
-            f"{flow.sheddable_headroom:g} take more than all slots; their sum must not exceed 1"
+            f"policy.flow.critical_reserve is {flow.critical_reserve:g}: with sheddable_headroom "
+            f"{flow.sheddable_headroom:g} they take more than all slots; their sum must not exceed 1"
         )
     if flow.queue_max > flow.in_flight_max:
         yield (
@@ -325,11 +345,12 @@ def _warnings(config: "RouterConfig") -> list[str]:
     return found
 
 
-def _twice(names: Iterable[str]) -> list[str]:
+def _twice(names: Iterable[str]) -> list[tuple[int, str]]:
+    """Position and name of each that stands further up already."""
     seen: set[str] = set()
     repeated = []
-    for name in names:
+    for index, name in enumerate(names):
         if name in seen:
-            repeated.append(name)
+            repeated.append((index, name))
         seen.add(name)
     return repeated

@@ -3,6 +3,8 @@
 The promise `failover_bound_s` is a promise to users, so settings that cannot keep it are refused with the sums.
 """
 
+from collections.abc import Iterator
+
 from gir.model.policy import HealthPolicy
 
 
@@ -34,31 +36,41 @@ def worst_case(policy: HealthPolicy) -> tuple[float, str]:
 def check_ladder(policy: HealthPolicy) -> None:
     """Refuse a policy whose ladder cannot keep its promise or contradicts itself.
 
-    Raises ValueError naming the field, its value and the fix.
+    Raises ValueError with a line for each fault, naming the field, its value and the fix.
     """
+    faults = list(ladder_faults(policy))
+    if faults:
+        raise ValueError("\n".join(faults))
+
+
+def ladder_faults(policy: HealthPolicy) -> Iterator[str]:
+    """Everything `check_ladder` would refuse; each begins with the field, as in `health.dead_after_s is 60`."""
     for signal, worst_s, text in rungs(policy):
         if worst_s > policy.failover_bound_s:
-            raise ValueError(
-                f"health: a lost cluster could go unnoticed for {worst_s:g}s by its {signal} ({text} = {worst_s:g}s),"
-                f" which breaks failover_bound_s {policy.failover_bound_s:g}s; lower the terms or raise the bound"
+            field = "dead_after_s" if signal == "beats" else "probe_interval_s"
+            yield (
+                f"health.{field} is {getattr(policy, field):g}: a lost cluster could go unnoticed for {worst_s:g}s by "
+                f"its {signal} ({text} = {worst_s:g}s), which breaks failover_bound_s {policy.failover_bound_s:g}s; "
+                "lower the terms or raise the bound"
             )
     if policy.suspect_after_s < 2 * policy.beat_interval_s:
-        raise ValueError(
+        yield (
             f"health.suspect_after_s is {policy.suspect_after_s:g}: one late beat would suspect a cluster; use at least"
             f" 2 x beat_interval_s = {2 * policy.beat_interval_s:g}"
         )
     if policy.dead_after_s <= policy.suspect_after_s:
-        raise ValueError(
+        yield (
             f"health.dead_after_s is {policy.dead_after_s:g}: must be greater than suspect_after_s"
-            f" {policy.suspect_after_s:g}"
+            f" {policy.suspect_after_s:g}; raise it"
         )
     if policy.probe and policy.probe_timeout_s > policy.probe_interval_s:
-        raise ValueError(
+        yield (
             f"health.probe_timeout_s is {policy.probe_timeout_s:g}: must not exceed probe_interval_s"
-            f" {policy.probe_interval_s:g}, or probes of one cluster overlap"
+            f" {policy.probe_interval_s:g}, or probes of one cluster overlap; lower it"
         )
-    if policy.holddown_s > policy.holddown_max_s or policy.ejection_s > policy.ejection_max_s:
-        raise ValueError(
-            f"health: holddown_s {policy.holddown_s:g} must not exceed holddown_max_s {policy.holddown_max_s:g}, nor"
-            f" ejection_s {policy.ejection_s:g} exceed ejection_max_s {policy.ejection_max_s:g}"
-        )
+    for first, last in (("holddown_s", "holddown_max_s"), ("ejection_s", "ejection_max_s")):
+        if getattr(policy, first) > getattr(policy, last):
+            yield (
+                f"health.{first} is {getattr(policy, first):g}: must not exceed {last} {getattr(policy, last):g}; "
+                "lower it or raise the other"
+            )

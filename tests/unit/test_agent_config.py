@@ -1,5 +1,6 @@
 """A configuration file is understood, or refused in words that name the field, its value and the way out."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,18 @@ region: eu-west
 tier: reserved
 token: {value: secret-1}
 pods: {static: [{url: "http://127.0.0.1:8001", model: llama, slots: 8}]}
+"""
+
+
+SEVERAL_FAULTS = """\
+pods:
+  static:
+    - {url: "ftp://x", model: m}
+    - {url: "http://h:1/v1", model: m}
+    - {url: "http://h:1", model: m, api_key_file: k}
+listen: nowhere
+routers: [a, b:1]
+gate: {queue_max: 5, wait_max_s: 5}
 """
 
 
@@ -43,8 +56,8 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
     [
         ("listne: 127.0.0.1:1\n", ["listne is no known key", "did you mean listen?"]),
         ("cluster: other\n", ["agent.yaml:6", "cluster is given twice"]),
-        ("scrape: {interval_s: 0}\n", ["scrape.interval_s is 0", ">= 0.05"]),
-        ("scrape: {interval_s: fast}\n", ["scrape.interval_s is 'fast'", "float"]),
+        ("scrape: {interval_s: 0}\n", ["scrape.interval_s is 0", "from 0.05 to 10"]),
+        ("scrape: {interval_s: fast}\n", ["scrape.interval_s is 'fast'", "write a number"]),
         ("listen: 8101\n", ["listen is 8101"]),
         ("listen: nowhere\n", ["listen is 'nowhere'", "host:port"]),
         ("routers: [127.0.0.1]\n", ["routers[0] is '127.0.0.1'", "host:port"]),
@@ -54,7 +67,7 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
         ("picker: {weights: {prefix: -1}}\n", ["picker.weights", "prefix"]),
         ("picker: {preset: roundrobin, weights: {prefix: 1}}\n", ["roundrobin"]),
         ("gate: {queue_max: 5}\n", ["gate.queue_max is 5", "concurrent_max_per_pod"]),
-        ("gate: {wait_max_s: 5}\n", ["gate.wait_max_s is 5.0", "concurrent_max_per_pod"]),
+        ("gate: {wait_max_s: 5}\n", ["gate.wait_max_s is 5,", "concurrent_max_per_pod"]),
         ("gate: {overflow_status: 500}\n", ["gate.overflow_status is 500"]),
         ("admin: {listen: here}\n", ["admin.listen is 'here'"]),
         ("zone: [1\n", ["agent.yaml:7", "correct the YAML"]),
@@ -65,6 +78,21 @@ def test_what_is_wrong_is_named_with_its_value_and_a_fix(tmp_path: Path, change:
     assert "agent.yaml" in message
     for part in expected:
         assert part in message
+    assert all(re.match(r".*agent\.yaml:[67]: [a-z]", line) for line in message.splitlines())
+
+
+def test_every_fault_is_told_at_once_with_its_line(tmp_path: Path) -> None:
+    text = GOOD[: GOOD.index("pods:")] + SEVERAL_FAULTS
+    told = [line.split("agent.yaml:")[1] for line in complaint(tmp_path, text).splitlines()]
+    assert [line.split(" is ")[0].split(": /")[0] for line in told] == [
+        "7: pods.static[0].url",
+        "8: pods.static[1].url",
+        "9: pods.static[2].api_key_file",
+        "10: listen",
+        "11: routers[0]",
+        "12: gate.queue_max",
+        "12: gate.wait_max_s",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_defaults_are_the_usual_ones(tmp_path: Path) -> None:
         ("{url: 'http://x:1/v1', model: m}", ["pods[0].url", "leave out /v1"]),
         ("{url: 'http://x:1', model: m, metrics: nowhere}", ["pods[0].metrics"]),
         ("{url: 'http://x:1'}", ["pods[0].model is missing"]),
-        ("{url: 'http://x:1', model: m, slots: 0}", ["pods[0].slots is 0", ">= 1"]),
+        ("{url: 'http://x:1', model: m, slots: 0}", ["pods[0].slots is 0", "from 1 to 65536"]),
         ("{url: 'http://x:1', model: m, slot: 1}", ["pods[0].slot is no known key", "did you mean slots?"]),
         ("{url: 'http://x:1', model: m, name: 'a b'}", ["pods[0].name is 'a b'"]),
         ("{url: 'http://x:1', model: m}, {url: 'http://x:1', model: m}", ["pods[1].name", "another pod has it"]),

@@ -1,6 +1,7 @@
 """A router's configuration is checked as a whole: what contradicts itself or could not take effect is refused."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_a_good_file_is_taken() -> None:
         ({"cluster_tls": {"cert": "c.pem"}}, "cluster_tls: cert and key go together"),
         ({"auth": {}}, "auth: there is no api_keys, api_keys_file or jwt, so nobody could call"),
         ({"auth": {"insecure_no_auth": True, "api_keys": [KEY]}}, "auth.insecure_no_auth is true, so keys"),
-        ({"auth": {"api_keys": [KEY, KEY]}}, "auth.api_keys: demo is listed twice"),
+        ({"auth": {"api_keys": [KEY, KEY]}}, "auth.api_keys[1].id is 'demo', which is listed twice"),
         ({"auth": {"jwt": [{**JWT, "jwks_file": "f"}]}}, "auth.jwt[0]: give exactly one of jwks_url and jwks_file"),
         ({"auth": {"jwt": [{**JWT, "jwks_url": "http://issuer.example"}]}}, "http"),
         (
@@ -67,7 +68,7 @@ def test_a_good_file_is_taken() -> None:
         ),
         (
             {"agents": [{"cluster": "a", "token": {"value": value}} for value in ("x", "y")]},
-            "agents: cluster a is listed twice",
+            "agents[1].cluster is 'a', which is listed twice",
         ),
         ({"agents": [{"cluster": "a", "token": {"env": "GIR_ABSENT"}}]}, "agents[0].token: the environment variable"),
         ({"store": {"kind": "redis"}}, "store.url is missing"),
@@ -75,13 +76,13 @@ def test_a_good_file_is_taken() -> None:
         ({"store": {"kind": "redis", "url": {"value": "http://h"}}}, "store.url has the scheme 'http'"),
         ({"telemetry": {"otlp_endpoint": "collector:4318"}}, "telemetry.otlp_endpoint is collector:4318"),
         ({"telemetry": {"sample_share": 0.5}}, "telemetry.sample_share is set, but otlp_endpoint is not"),
-        ({"policy": {"version": 3}}, "policy.version and policy.digest are set by the router"),
+        ({"policy": {"version": 3}}, "policy.version is 3: version and digest are set by the router"),
         (
             {"policy": {"tiers": [{**TIER, "criticality_min": "high"}]}},
             "policy.tiers[0].criticality_min is 'high'",
         ),
         ({"policy": {"tiers": [{"name": "reserved"}]}}, "policy.tiers[0].price_per_slot_hour is missing"),
-        ({"policy": {"tiers": [TIER, TIER]}}, "policy.tiers[1]: 'reserved' is listed twice"),
+        ({"policy": {"tiers": [TIER, TIER]}}, "policy.tiers[1].name is 'reserved', which is listed twice"),
         ({"policy": {"tiers": [{**TIER, "return_at": 0.1}]}}, "policy.tiers[0].return_at is 0.1"),
         ({"policy": {"clusters": [{"id": "a", "intent": "sleep"}]}}, "policy.clusters[0].intent is 'sleep': use serve"),
         ({"policy": {"clusters": [{"id": "a", "tier": "gold"}]}}, "policy.clusters[0].tier is 'gold'"),
@@ -115,11 +116,11 @@ def test_a_good_file_is_taken() -> None:
         ),
         (
             {"policy": {"rewrites": [{"name": "r", "matches": [{}], "targets": [{"model": "a"}, {"model": "a"}]}]}},
-            "policy.rewrites[0].targets[1]: 'a' is listed twice",
+            "policy.rewrites[0].targets[1].model is 'a', which is listed twice",
         ),
         ({"policy": {"health": {"dead_after_s": 60}}}, "which breaks failover_bound_s 35s"),
-        ({"policy": {"limits": [{"name": "l"}]}}, "policy.limits 'l' limits nothing"),
-        ({"policy": {"limits": [LIMIT, LIMIT]}}, "policy.limits: the name 'l' is used twice"),
+        ({"policy": {"limits": [{"name": "l"}]}}, "policy.limits[0] (l) limits nothing"),
+        ({"policy": {"limits": [LIMIT, LIMIT]}}, "policy.limits[1].name is 'l', which is used twice"),
         (
             {"policy": {"limits": [{**LIMIT, "tenant": "acme"}]}},
             "policy.limits[0].tenant is 'acme', which is no tenant",
@@ -127,9 +128,12 @@ def test_a_good_file_is_taken() -> None:
         ({"policy": {"limits": [{**LIMIT, "key": "k9"}]}}, "policy.limits[0].key is 'k9', which is no id"),
         (
             {"policy": {"limits": [{**LIMIT, "region": "eu"}]}},
-            "policy.limits 'l' is by Region, but this router has none",
+            "policy.limits[0] (l) is by Region, but this router has none",
         ),
-        ({"workers": 2, "policy": {"limits": [LIMIT]}}, "policy.limits with 2 workers and store.kind memory"),
+        (
+            {"workers": 2, "policy": {"limits": [LIMIT]}},
+            "policy.limits has 1 rules with 2 workers and store.kind memory",
+        ),
         ({"policy": {"forward": {"total_s": 9_999}}}, "policy.forward.total_s is 9999, above deadline_client_max_s"),
         (
             {"policy": {"forward": {"hedge_after_s": 200}}},
@@ -147,13 +151,76 @@ def test_a_good_file_is_taken() -> None:
     ],
 )
 def test_what_contradicts_itself_or_cannot_take_effect_is_refused(sections: dict[str, Any], words: str) -> None:
-    assert words in complaints(**sections)
+    told = complaints(**sections)
+    assert words in told
+    for line in told.splitlines():
+        placed = re.fullmatch(r"r\.yaml:(\d+): ([a-z_]+)(.*)", line)
+        assert placed, f"names no line or field: {line}"
+        assert re.search(r"; |: | = ", placed[3]), f"shows no way out: {line}"
+        assert f'"{placed[2]}"' in text(**sections) or placed[2] in ("auth", "store", "listen")
 
 
 def test_every_fault_is_told_at_once() -> None:
     told = complaints(listen="x", admin={"listen": "y"}, policy={"forward": {"total_s": 9_999}}).splitlines()
     assert len(told) == 3
-    assert all(line.startswith("r.yaml: ") for line in told)
+    assert [line.split(": ")[0] for line in told] == ["r.yaml:19", "r.yaml:21", "r.yaml:25"]
+
+
+def test_faults_of_shape_are_told_all_at_once_and_in_the_order_of_the_file() -> None:
+    told = complaints(
+        listne="x", workers=0, policy={"tiers": [{"name": "a"}, {**TIER, "spill_at": "low"}], "models": {"name": "m"}}
+    )
+    assert told.splitlines() == [
+        "r.yaml:19: listne is no known key; did you mean listen?",
+        "r.yaml:20: workers is 0: write an integer from 1 to 256",
+        "r.yaml:23: policy.tiers[0].price_per_slot_hour is missing; add it: a number of at least 0",
+        "r.yaml:29: policy.tiers[1].spill_at is 'low': write a number from 0 to 1",
+        "r.yaml:32: policy.models is a mapping: write a list",
+    ]
+
+
+def test_several_faults_of_one_check_are_told_together() -> None:
+    limits = [{"name": "l"}, {"name": "l", "region": "eu", "requests_per_min": 1}]
+    rewrites = [{"name": "r", "matches": [{}], "targets": [{"model": "a", "weight": 0}, {"model": "a", "weight": 0}]}]
+    told = complaints(
+        auth={"jwt": [{**JWT, "jwks_url": "http://a.example"}, {**JWT, "issuer": "j", "jwks_file": "/absent"}]},
+        beats={"peers": ["x", "y"]},
+        policy={"limits": limits, "rewrites": rewrites, "health": {"dead_after_s": 60, "suspect_after_s": 1}},
+    ).splitlines()
+    fields = [line.split(": ", 1)[1].split(" ")[0].rstrip(":") for line in told]
+    assert fields == [
+        "auth.jwt[0].jwks_url",
+        "auth.jwt[1]",
+        "auth.jwt[1].jwks_file",
+        "beats.peers[0]",
+        "beats.peers[1]",
+        "policy.limits[0]",
+        "policy.limits[1]",
+        "policy.limits[1].name",
+        "policy.rewrites[0].targets",
+        "policy.rewrites[0].targets[1].model",
+        "policy.health.dead_after_s",
+        "policy.health.suspect_after_s",
+    ]
+
+
+def test_every_cycle_of_names_is_told_once() -> None:
+    told = complaints(
+        policy={
+            "rewrites": [
+                {"name": name, "matches": [{"model": asked}], "targets": [{"model": given}]}
+                for name, asked, given in (
+                    ("1", "a", "b"),
+                    ("2", "b", "a"),
+                    ("3", "x", "a"),
+                    ("4", "p", "q"),
+                    ("5", "q", "p"),
+                )
+            ]
+        }
+    ).splitlines()
+    assert [line.split("itself: ")[1].split(" is a cycle")[0] for line in told] == ["a -> b -> a", "p -> q -> p"]
+    assert "policy.rewrites[0].matches[0].model is 'a'" in told[0]
 
 
 def test_tenants_of_open_ended_credentials_are_not_guessed_at() -> None:

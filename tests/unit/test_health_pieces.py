@@ -74,11 +74,34 @@ def test_freshness_needs_room_to_fall_in() -> None:
 def test_a_burst_of_refusals_halves_once_and_the_weight_grows_back() -> None:
     pressure = Pressure()
     for _ in range(50):
-        pressure.push(None, 100.0)
+        pressure.push(1.0, 100.0)
     assert pressure.factor(100.0) == 0.5
-    assert pressure.factor(105.0) == pytest.approx(0.75)
-    assert pressure.factor(110.0) == 1.0
+    assert pressure.factor(106.0) == pytest.approx(0.75)
+    assert pressure.factor(111.0) == 1.0
     assert pressure.factor(100.0) == 1.0  # forgotten, not recomputed
+
+
+def test_refusals_in_a_row_that_name_no_time_earn_a_pause() -> None:
+    pressure = Pressure()
+    pressure.push(None, 100.0)
+    pressure.push(None, 100.1)
+    assert pressure.until_s == 0.0, "one in a hundred may be refused by a busy cluster"
+    pressure.push(None, 100.2)
+    assert pressure.until_s == pytest.approx(101.2)
+    pressure.push(None, 101.3)
+    assert pressure.until_s == pytest.approx(102.3), "still refusing"
+
+
+def test_a_request_served_since_ends_the_run_of_refusals_and_an_older_one_does_not() -> None:
+    pressure = Pressure()
+    for at_s in (100.0, 100.1):
+        pressure.push(None, at_s)
+    pressure.accepted(99.0)
+    pressure.push(None, 100.2)
+    assert pressure.until_s == pytest.approx(101.2), "what was accepted before the refusals says nothing about now"
+    pressure.accepted(101.5)
+    pressure.push(None, 101.6)
+    assert pressure.until_s == pytest.approx(101.2)
 
 
 def test_lasting_pressure_never_takes_the_whole_weight() -> None:
@@ -114,8 +137,8 @@ def test_the_default_ladder_keeps_its_promise_with_room_to_spare() -> None:
         ({"beat_interval_s": 3.5}, r"suspect_after_s is 6: .* use at least 2 x beat_interval_s = 7"),
         ({"dead_after_s": 6.0}, r"dead_after_s is 6: must be greater than suspect_after_s 6"),
         ({"probe_timeout_s": 1.5}, r"probe_timeout_s is 1\.5: must not exceed probe_interval_s 1"),
-        ({"holddown_s": 400.0}, r"holddown_s 400 must not exceed holddown_max_s 300"),
-        ({"ejection_s": 400.0}, r"ejection_s 400 exceed ejection_max_s 300"),
+        ({"holddown_s": 400.0}, r"holddown_s is 400: must not exceed holddown_max_s 300"),
+        ({"ejection_s": 400.0}, r"ejection_s is 400: must not exceed ejection_max_s 300"),
     ],
 )
 def test_a_ladder_that_breaks_a_promise_is_refused_with_the_sum(changes: dict[str, float], words: str) -> None:

@@ -7,7 +7,7 @@ from gir.admit.estimate import TokenEstimator
 from gir.admit.limits import Limiter, overridden
 from gir.admit.ports import LocalLimitStore
 from gir.admit.reservation import LimitExceeded, Reservation, duration
-from gir.admit.rules import COUNTERS_MAX, Counters, check_rules, counter_name, matches
+from gir.admit.rules import COUNTERS_MAX, Counters, counter_name, matches, rule_faults
 from gir.clock import ManualClock
 from gir.model.ids import ModelId
 from gir.model.policy import LimitRule
@@ -238,14 +238,14 @@ def test_limits_that_cannot_be_enforced_are_refused(
     rules: list[LimitRule], fields: dict[str, int | str], message: str
 ) -> None:
     given = {"region": "eu", "shared": False, "processes": 1, **fields}
-    with pytest.raises(ValueError, match=message):
-        check_rules(rules, **given)
+    (fault,) = rule_faults(rules, **given)
+    assert message in fault
 
 
 def test_limits_that_can_be_enforced_pass() -> None:
     rules = [LimitRule(name="a", requests_per_min=1), LimitRule(name="b", concurrency_max=3)]
-    check_rules(rules, region="", shared=True, processes=8)
-    check_rules(rules, region="", shared=False, processes=1)
+    assert not list(rule_faults(rules, region="", shared=True, processes=8))
+    assert not list(rule_faults(rules, region="", shared=False, processes=1))
 
 
 def test_bytes_per_token_are_learned_for_each_model() -> None:

@@ -47,7 +47,7 @@ BAD = [
     (r"guard needs a second target", {"rewrites": (rule(("a", 1), guard=CanaryGuard()),)}),
     (r"plan\[1\] starts at 5 s", {"rewrites": (rule(("a", 1), ("b", 1), plan=((5.0, 1), (5.0, 2))),)}),
     (r"plan\[0\] has weight 200 of 100", {"rewrites": (rule(("a", 90), ("b", 10), plan=((0.0, 200),)),)}),
-    (r"rewrites\[1\]: 'r' is listed twice", {"rewrites": (rule(("a", 1)), rule(("b", 1), model="z"))}),
+    (r"rewrites\[1\]\.name is 'r', which is listed twice", {"rewrites": (rule(("a", 1)), rule(("b", 1), model="z"))}),
     (r"llama -> b -> llama is a cycle", {"rewrites": (rule(("b", 1)), rule(("llama", 1), name="s", model="b"))}),
 ]  # fmt: skip
 

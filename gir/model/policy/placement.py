@@ -23,7 +23,10 @@ class TierPolicy(Section, frozen=True, kw_only=True):
     """Spill to the next tier when the predicted free share of this one falls below this. Default 0.15."""
     return_at: Share = 0.25
     """Come back when the free share has risen above this. Default 0.25; must be greater than spill_at."""
-    criticality_min: Annotated[str, msgspec.Meta(pattern="^(sheddable|standard|critical)$")] = "sheddable"
+    criticality_min: Annotated[
+        str,
+        msgspec.Meta(pattern="^(sheddable|standard|critical)$", extra={"words": "sheddable, standard or critical"}),
+    ] = "sheddable"
     """Lowest criticality that may use this tier: `sheddable` (everybody), `standard` or `critical`."""
 
     @property
