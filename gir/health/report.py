@@ -10,7 +10,7 @@ from gir.health.probe import Probes
 from gir.health.record import ClusterRecord, Standing
 from gir.health.shown import status, weight
 from gir.model.beat import Condition
-from gir.model.cluster import Intent
+from gir.model.cluster import ClusterStatus, Intent
 
 
 def reason(record: ClusterRecord, now_s: float) -> str:
@@ -112,6 +112,7 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
         "url": hello.url,
         "version": hello.version,
         "status": status(record, now_s).value,
+        "state": state(record, now_s),
         "weight": weight(record, now_s, fail_open=fail_open),
         "reason": reason(record, now_s),
         "standing": record.standing.value,
@@ -146,11 +147,36 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
             "retry_in_s": round(max(0.0, record.pressure.until_s - now_s), 1),
         },
         "models": sorted(record.names),
+        "figures": _figures(record),
+        "pods_ready": sum(pool.pods_ready for pool in record.pools.values()),
+        "pods_warming": sum(pool.pods_warming for pool in record.pools.values()),
         "slots_total": sum(pool.slots_total for pool in record.pools.values()),
         "slots_free": sum(pool.slots_free for pool in record.pools.values()),
         "waiting": sum(pool.waiting or 0 for pool in record.pools.values()),
         "warnings": list(record.warnings),
     }
+
+
+def state(record: ClusterRecord, now_s: float) -> str:
+    """What a person wants to know at a glance: the status, or what keeps a cluster that is well from serving."""
+    shown = status(record, now_s)
+    if shown in (ClusterStatus.SUSPECT, ClusterStatus.DEAD) or record.beats.state is not Beats.FRESH:
+        return shown.value
+    if record.condition is Condition.DRAINING:
+        return "stopping"
+    ready = sum(pool.pods_ready for pool in record.pools.values())
+    if record.condition is Condition.WARMING or (
+        not ready and any(pool.pods_warming for pool in record.pools.values())
+    ):
+        return "warming"
+    return shown.value if ready else "no pods"
+
+
+def _figures(record: ClusterRecord) -> str:
+    """How much the numbers of its last beat are worth: `current`, `old` or `none`."""
+    if record.beats.state is Beats.FRESH:
+        return "current"
+    return "old" if record.beats.state is Beats.SUSPECT else "none"
 
 
 def _ms(duration_s: float | None) -> float | None:
