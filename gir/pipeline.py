@@ -178,7 +178,9 @@ class Pipeline:
                 return Room(*slots)
             return Room(*stages.placer.slots(request, stages.registry.view, policy, now_s=stages.clock.monotonic_s()))
 
-        ticket = ticket_of(request, room, share=stages.index.share(policy, request.principal.tenant))
+        output_tokens = stages.limiter.estimator.output_tokens(request.model, request.output_tokens_max)
+        share = stages.index.share(policy, request.principal.tenant)
+        ticket = ticket_of(request, room, output_tokens=output_tokens, share=share)
         may_go = stages.waiting.enter_now(ticket, now_s)
         scope.ticket = ticket
         return None if may_go else ticket

@@ -189,7 +189,9 @@ class Scope:
         if self.request is not None and (started or self.attempts):
             self.usage = self._delivered(self.request, started=started)
         if self.reservation is not None:
-            stages.limiter.settle(self.reservation, self.usage, started=started, now_s=now_s)
+            stages.limiter.settle(
+                self.reservation, self.usage, started=started, own_doing=self._own_doing(), now_s=now_s
+            )
         if self.account is not None:
             self.account.settle(self.outcome, self.usage or NO_USAGE)
         if self.rewrite is not None and self.rewrite.rule:  # an alias alone is nobody's trial
@@ -215,6 +217,14 @@ class Scope:
 
     def _ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.arrived_s
+
+    def _own_doing(self) -> bool:
+        """Whether nothing came of the request because of its caller: it asked for what cannot be served, or left
+        while a cluster worked for it. Such a request costs the fleet something and would be free to repeat for ever.
+        """
+        if self.outcome is Outcome.CLIENT_GONE:
+            return bool(self.attempts)
+        return 400 <= self.status < 500 and self.status != _TOO_MANY
 
 
 def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
@@ -255,3 +265,4 @@ def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
 
 _FAILURES = frozenset({Outcome.FAILED, Outcome.TRUNCATED})
 _NOTHING: tracing.Attributes = {}
+_TOO_MANY = 429

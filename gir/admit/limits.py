@@ -238,11 +238,14 @@ class Limiter:
 
     # Settle
 
-    def settle(self, reservation: Reservation, usage: Usage | None, *, started: bool, now_s: float) -> None:
+    def settle(
+        self, reservation: Reservation, usage: Usage | None, *, started: bool, own_doing: bool = False, now_s: float
+    ) -> None:
         """Close `reservation` by what the request took. Calling it again does nothing.
 
-        `started` is False when the client got nothing: everything is given back. `usage` None with `started` leaves
-        the estimate standing.
+        `started` is False when the client got no token: everything is given back, except that a request which came
+        to nothing by the caller's `own_doing` still counts as one request. `usage` None with `started` leaves the
+        estimate standing.
         """
         if reservation.settled:
             return
@@ -251,7 +254,7 @@ class Limiter:
         for use, units, stamp in reservation.spent:
             used = units
             if not started:
-                used = 0
+                used = units if own_doing and use.kind == "requests" else 0
             elif usage is not None and use.kind == "tokens":
                 used = tokens_used(use.rule, usage)
             if used != units:

@@ -15,10 +15,6 @@ _HEADER_NAMES = {
     kind: tuple(f"x-ratelimit-{part}-{kind}".encode() for part in ("limit", "remaining", "reset"))
     for kind in ("requests", "tokens")
 }
-_HEADERS = {
-    kind: tuple(f"x-ratelimit-{what}-{kind}".encode() for what in ("limit", "remaining", "reset"))
-    for kind in ("requests", "tokens")
-}
 
 
 class Reservation:

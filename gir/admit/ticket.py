@@ -10,7 +10,6 @@ from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId, RequestId, TenantId
 from gir.model.request import Criticality, InferenceRequest, Principal
 
-OUTPUT_TOKENS_UNKNOWN = 256
 RETRY_S_MIN, RETRY_S_MAX, RETRY_S_UNKNOWN = 1.0, 60.0, 5.0
 
 
@@ -72,12 +71,8 @@ class Ticket:
         return f"<Ticket {self.request_id} {self.criticality.label} {self.state.value}>"
 
 
-def ticket_of(
-    request: InferenceRequest, room: Callable[[], Room], *, output_tokens: int | None = None, share: float = 1.0
-) -> Ticket:
-    """The ticket of `request`; `output_tokens` is the expected length of its answer (default: the client's cap)."""
-    if output_tokens is None:
-        output_tokens = OUTPUT_TOKENS_UNKNOWN if request.output_tokens_max is None else request.output_tokens_max
+def ticket_of(request: InferenceRequest, room: Callable[[], Room], *, output_tokens: int, share: float = 1.0) -> Ticket:
+    """The ticket of `request`; `output_tokens` is the expected length of its answer."""
     return Ticket(
         request_id=request.request_id,
         pool=request.model,

@@ -44,7 +44,8 @@ def whole_admission(clock: ManualClock) -> Callable[[str], None]:
         assert authenticator.known(secret, clock.wall_s()) is not None
         reservation = limiter.reserve_now(asked, now_s)
         assert reservation is not None
-        ticket = ticket_of(asked, lambda: Room(1_000, 500))
+        output_tokens = limiter.estimator.output_tokens(asked.model, asked.output_tokens_max)
+        ticket = ticket_of(asked, lambda: Room(1_000, 500), output_tokens=output_tokens)
         flow.arrive(ticket, now_s)
         flow.taken(ticket)
         account = ledger.open(TenantId("team"), ModelId("llama"))

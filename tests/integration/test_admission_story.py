@@ -1,0 +1,197 @@
+"""Limits and accounting as clients and engines see them: the real pipeline on real ports."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import aiohttp
+import pytest
+
+from gir.model.outcome import Outcome
+from gir.model.policy import LimitRule, PolicySnapshot, TierPolicy
+from gir.net.exchange import Exchange
+from tests.support.router import API_KEY, TestRouter
+from tests.support.upstream import EVENT_STREAM, JSON, FakeCluster, Script, chunk_event
+
+Start = Callable[..., Awaitable[tuple[TestRouter, FakeCluster]]]
+HEADERS = {"authorization": f"Bearer {API_KEY}", "content-type": "application/json"}
+ANSWER = b'{"id":"1","object":"chat.completion","choices":[],"usage":{"prompt_tokens":30,"completion_tokens":20}}'
+USAGE_CHUNK = (
+    b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1,"model":"llama","choices":[],'
+    b'"usage":{"prompt_tokens":30,"completion_tokens":3,"total_tokens":33}}\n\n'
+)
+Answered = tuple[int, bytes, dict[str, str]]
+
+
+async def good(exchange: Exchange) -> None:
+    exchange.respond(200, JSON, ANSWER)
+
+
+async def reset(exchange: Exchange) -> None:
+    exchange.abort()
+
+
+async def hang(exchange: Exchange) -> None:
+    await asyncio.sleep(30)
+
+
+async def usage_last(exchange: Exchange) -> None:
+    """As engines stream: the usage chunk comes after the finish reason, and not in the same packet."""
+    exchange.start(200, EVENT_STREAM)
+    exchange.write(chunk_event("", role=True) + b"".join(chunk_event(f"tok-{number}") for number in range(3)))
+    exchange.write(chunk_event("", finish="stop"))
+    await asyncio.sleep(0.05)
+    exchange.write(USAGE_CHUNK)
+    await asyncio.sleep(0.02)
+    exchange.write(b"data: [DONE]\n\n")
+    exchange.finish()
+
+
+def status(code: int) -> Script:
+    async def answer(exchange: Exchange) -> None:
+        exchange.respond(code, JSON, b'{"error":{"message":"engine says so","code":%d}}' % code)
+
+    return answer
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    running: list[TestRouter | FakeCluster] = []
+
+    async def begin(script: Script, *limits: LimitRule, slots: int = 8) -> tuple[TestRouter, FakeCluster]:
+        cluster = await FakeCluster("a", script).start()
+        tiers = (TierPolicy(name="reserved", price_per_slot_hour=1),)
+        router = await TestRouter([cluster], PolicySnapshot(tiers=tiers, limits=limits)).start()
+        router.beat(cluster, slots=slots)
+        running.extend([router, cluster])
+        return router, cluster
+
+    yield begin
+    for item in running:
+        await item.close()
+
+
+async def ask(router: TestRouter, *, timeout_s: float = 5.0, **fields: object) -> Answered:
+    body = {"model": "llama", "messages": [{"role": "user", "content": "x" * 368}], "max_tokens": 100, **fields}
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            f"{router.url}/v1/chat/completions",
+            data=json.dumps(body),
+            headers=HEADERS,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        ) as answer,
+    ):
+        return answer.status, await answer.read(), {name.lower(): value for name, value in answer.headers.items()}
+
+
+async def until(met: Callable[[], bool], within_s: float = 2.0) -> None:
+    async with asyncio.timeout(within_s):
+        while not met():
+            await asyncio.sleep(0.005)
+
+
+def left(router: TestRouter, kind: str) -> object:
+    """Units of the only rule's counter of `kind` that could still be had."""
+    rows = router.limiter.rows(router.clock.monotonic_s())
+    return next(row["remaining"] for row in rows if str(row["counter"]).endswith(kind))
+
+
+async def test_a_used_up_limit_is_429_with_all_that_a_client_needs(start: Start) -> None:
+    router, cluster = await start(good, LimitRule(name="per-minute", requests_per_min=2, tokens_per_min=5_000))
+    for remaining in ("1", "0"):
+        code, _, headers = await ask(router)
+        assert code == 200
+        assert headers["x-ratelimit-limit-requests"] == "2"
+        assert headers["x-ratelimit-remaining-requests"] == remaining
+        assert headers["x-ratelimit-reset-requests"].endswith("s")
+        assert headers["x-ratelimit-limit-tokens"] == "5000"
+    code, body, headers = await ask(router)
+    error = json.loads(body)["error"]
+    assert (code, error["code"], error["type"]) == (429, "rate_limit_exceeded", "rate_limit_error")
+    assert error["message"].startswith("gir: limit `per-minute`: 2 requests per minute are used up")
+    assert 1 <= int(headers["retry-after"]) <= 75, "when the window opens again, jittered, in whole seconds"
+    assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert len(cluster.seen) == 2, "what is over the limit never reaches a cluster"
+
+
+async def test_parallel_requests_cannot_overspend_a_token_limit(start: Start) -> None:
+    """Tokens are reserved before the call: five times 200 fit into 1,000, however many ask at once."""
+    router, cluster = await start(hang, LimitRule(name="t", tokens_per_min=1_000), slots=40)
+    asks = [asyncio.ensure_future(ask(router)) for _ in range(12)]
+    await until(lambda: sum(one.done() for one in asks) == 7)
+    refused = [one.result()[0] for one in asks if one.done()]
+    assert refused == [429] * 7
+    assert len(cluster.seen) == 5
+    for one in asks:
+        one.cancel()
+    await asyncio.gather(*asks, return_exceptions=True)
+    await until(lambda: router.ledger.open_accounts == 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "model", "code", "counted"),
+    [
+        (good, "llama", 200, 1),
+        (status(400), "llama", 400, 1),
+        (status(422), "llama", 422, 1),
+        (good, "absent", 404, 1),
+        (status(429), "llama", 429, 0),
+        (status(503), "llama", 503, 0),
+        (status(500), "llama", 502, 0),
+        (reset, "llama", 502, 0),
+    ],
+)
+async def test_what_counts_as_a_request(start: Start, script: Script, model: str, code: int, counted: int) -> None:
+    """One's own mistakes count, as elsewhere; the fleet's failures are given back. Tokens are for what was served."""
+    router, _ = await start(script, LimitRule(name="r", requests_per_min=10, tokens_per_min=5_000, per=()))
+    got, _, _ = await ask(router, model=model)
+    assert got == code
+    assert left(router, "requests") == 10 - counted
+    assert left(router, "tokens") == 5_000 - (50 if code == 200 else 0)
+
+
+async def test_leaving_a_cluster_at_work_counts_and_leaving_the_queue_does_not(start: Start) -> None:
+    router, cluster = await start(hang, LimitRule(name="r", requests_per_min=10, tokens_per_min=5_000), slots=1)
+    working = asyncio.ensure_future(ask(router))
+    await until(lambda: len(cluster.seen) == 1)
+    queued = asyncio.ensure_future(ask(router))
+    await until(lambda: router.waiting.flow.waiting == 1)
+    queued.cancel()
+    await until(lambda: len(router.recorder.ended) == 1)
+    assert left(router, "requests") == 9, "the one at work"
+    working.cancel()
+    await until(lambda: len(router.recorder.ended) == 2)
+    assert {scope.outcome for scope in router.recorder.ended} == {Outcome.CLIENT_GONE}
+    assert left(router, "requests") == 9
+    assert left(router, "tokens") == 5_000, "nothing was delivered"
+    await asyncio.gather(working, queued, return_exceptions=True)
+
+
+@pytest.mark.parametrize("asked", [True, False], ids=["asked", "hidden"])
+async def test_a_stream_is_settled_by_the_usage_that_comes_after_its_end(start: Start, asked: bool) -> None:
+    router, cluster = await start(usage_last, LimitRule(name="t", tokens_per_min=5_000))
+    options = {"stream_options": {"include_usage": True}} if asked else {}
+    code, body, headers = await ask(router, stream=True, **options)
+    assert code == 200
+    assert json.loads(cluster.seen[0][1])["stream_options"] == {"include_usage": True}
+    assert (USAGE_CHUNK in body) is asked
+    assert body.endswith(b"data: [DONE]\n\n")
+    assert body.count(b"\n\n") == (7 if asked else 6), "everything else as the engine sent it"
+    assert headers["x-ratelimit-limit-tokens"] == "5000"
+    await until(lambda: bool(router.recorder.ended))
+    (row,) = router.ledger.rows()
+    assert (row.prompt_tokens, row.completion_tokens, row.estimated_requests) == (30, 3, 0)
+    assert left(router, "tokens") == 5_000 - 33
+
+
+async def test_fair_sharing_reckons_with_the_answers_a_model_usually_gives(start: Start) -> None:
+    router, _ = await start(good)
+    for _ in range(2):
+        await ask(router, max_tokens=None)
+    await ask(router, max_tokens=7)
+    await until(lambda: len(router.recorder.ended) == 3)
+    first, second, capped = (scope.ticket.tokens for scope in router.recorder.ended if scope.ticket is not None)
+    prompt = capped - 7
+    assert first == prompt + 256
+    assert second == prompt + 244, "an answer of 20 tokens has been seen"
