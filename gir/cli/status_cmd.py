@@ -17,6 +17,8 @@ _PAUSE = threading.Event()
 _PIPE_COLUMNS = 160
 _COLOURS = {"healthy": "green", "ramping": "cyan", "suspect": "yellow", "dead": "red", "unknown": "dim"}
 _RIGHT = ("weight", "last heard", "RTT", "pods", "slots free")
+_TENTHS_SHOWN_MAX = 10.0
+_SECONDS_SHOWN_MAX = 600.0
 _SERVING = ("healthy", "ramping")
 
 
@@ -95,7 +97,7 @@ def _notes(rows: list[dict[str, Any]], config: dict[str, Any]) -> list[str]:
 
 
 def table(rows: list[dict[str, Any]]) -> Table:
-    """Clusters with their health, load and the reason of their state. What is not known now is a dash or in brackets."""
+    """Clusters with their health, load and the reason of their state. What is not known now is a dash."""
     shown = Table(title="GIR fleet", title_justify="left")
     for name in ("Region", "cluster", "tier", "state", *_RIGHT, "why"):
         shown.add_column(name, justify="right" if name in _RIGHT else "left", no_wrap=name != "why")
@@ -122,9 +124,9 @@ def _heard(beats: dict[str, Any]) -> str:
     if beats["state"] == "unheard":
         return "never"
     age_s = beats["age_s"]
-    return (
-        f"{age_s:.1f} s ago" if age_s < 10.0 else f"{age_s:.0f} s ago" if age_s < 600.0 else f"{age_s / 60:.0f} min ago"
-    )
+    if age_s >= _SECONDS_SHOWN_MAX:
+        return f"{age_s / 60.0:.0f} min ago"
+    return f"{age_s:.1f} s ago" if age_s < _TENTHS_SHOWN_MAX else f"{age_s:.0f} s ago"
 
 
 def _figure(row: dict[str, Any], text: str) -> str:

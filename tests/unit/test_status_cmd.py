@@ -1,4 +1,4 @@
-"""`gir status` uses the words an operator would: what serves, what warms up, what is gone, and which figures are old."""
+"""`gir status` in an operator's words: what serves, what warms up, what is gone, and which figures are old."""
 
 import io
 import json
