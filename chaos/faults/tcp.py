@@ -1,8 +1,9 @@
-"""A TCP proxy on loopback with eight ways to be bad, each for one direction or both, changeable while bytes flow.
+"""A TCP proxy on loopback with nine ways to be bad, each for one direction or both, changeable while bytes flow.
 
 `latency` (with jitter), `bandwidth`, `slicer` delay or reshape data; `limit_data`, `reset_peer`, `slow_close` decide
-how a connection ends; `timeout` lets nothing through (0: until it is removed, as a link that drops every packet);
-`down` refuses connections. Names and meaning follow Toxiproxy's toxics.
+how a connection ends; `timeout` lets nothing through (0: until it is removed) while kernels still acknowledge it;
+`down` refuses connections. Names and meaning of these follow Toxiproxy's toxics. `drop` goes deeper: the segments
+themselves are lost, unacknowledged.
 """
 
 import asyncio
@@ -15,9 +16,10 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from chaos.faults.packets import Socket, deafen, hear_again
 from gir.clock import Clock
 
-Kind = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data"]
+Kind = Literal["latency", "down", "bandwidth", "slow_close", "timeout", "reset_peer", "slicer", "limit_data", "drop"]
 Way = Literal["both", "up", "down"]
 READ_BYTES = 65_536
 _Arrival = tuple[float, bytes | OSError]
@@ -32,6 +34,7 @@ class Toxic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     latency: `delay_s` +- `jitter_s`. bandwidth: `bytes_per_s`. slicer: pieces of `slice_bytes`, `delay_s` apart.
     slow_close: FIN comes `delay_s` late. timeout: nothing passes, and after `delay_s` (0: never) the connection is
     closed. reset_peer: RST `delay_s` after the first data. limit_data: the connection closes after `limit_bytes`.
+    drop: segments are lost on connections that are open now, and, unless `established_only`, on those to come.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Toxic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bytes_per_s: Annotated[float, msgspec.Meta(gt=0.0)] = 1e9
     slice_bytes: Annotated[int, msgspec.Meta(ge=1)] = 1
     limit_bytes: Annotated[int, msgspec.Meta(ge=0)] = 0
+    established_only: bool = False
 
 
 def check_loopback(host: str) -> None:
@@ -62,6 +66,11 @@ class _Link:
     def close(self) -> None:
         self.client.close()
         self.server.close()
+
+    def sockets(self, way: Way) -> list[Socket]:
+        """Those on which data that goes this way arrives."""
+        ends = {"up": (self.client,), "down": (self.server,), "both": (self.client, self.server)}[way]
+        return [sock for end in ends if (sock := end.get_extra_info("socket")) is not None and sock.fileno() >= 0]
 
     def reset(self) -> None:
         for writer in (self.client, self.server):
@@ -118,6 +127,8 @@ class TcpProxy:
         if toxic.kind == "down":
             self._hit(toxic)
             await self._stop_listening()
+        elif toxic.kind == "drop":
+            self._drop(toxic)
 
     async def remove(self, name: str) -> None:
         """Take a toxic away; data that a `timeout` held back flows on."""
@@ -125,6 +136,21 @@ class TcpProxy:
         self._changed_now()
         if toxic is not None and toxic.kind == "down" and self._server is None:
             await self.start(*self._address)
+        elif toxic is not None and toxic.kind == "drop":
+            for sock in [*self._listening(), *(sock for link in self._links for sock in link.sockets("both"))]:
+                hear_again(sock)
+
+    def _drop(self, toxic: Toxic) -> None:
+        for link in self._links:
+            self._hit(toxic)
+            for sock in link.sockets(toxic.way):
+                deafen(sock)
+        if not toxic.established_only and toxic.way != "down":
+            for sock in self._listening():
+                deafen(sock)
+
+    def _listening(self) -> list[Socket]:
+        return list(self._server.sockets) if self._server is not None else []
 
     async def _stop_listening(self) -> None:
         if self._server is not None:
@@ -153,6 +179,10 @@ class TcpProxy:
         link = _Link(writer, server_writer)
         self._links.add(link)
         self._quiet.clear()
+        for toxic in [toxic for toxic in self._toxics.values() if toxic.kind == "drop" and not toxic.established_only]:
+            self._hit(toxic)
+            for sock in link.sockets(toxic.way):
+                deafen(sock)
         try:
             async with asyncio.TaskGroup() as group:
                 for source, sink, way in ((reader, server_writer, "up"), (server_reader, writer, "down")):

@@ -13,6 +13,7 @@ from gir.clock import Clock
 from gir.net.errors import ConnectFailed
 from gir.net.link import UpstreamLink
 from gir.net.resolve import Resolver
+from gir.net.silence import end_when_unheard
 from gir.net.tls import ClientTls
 from gir.net.upstream import CallDeadlines, UpstreamCall
 from gir.net.wheel import HORIZON_S, Wheel
@@ -73,6 +74,8 @@ class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
     """How long an unused connection is kept: below the 5 s after which uvicorn closes its end."""
     connect_s: float = 0.5
     """Name lookup, TCP and TLS handshake together."""
+    dead_s: float = 3.5
+    """A peer that acknowledges nothing for so long is gone: as long as the probes take to notice a frozen cluster."""
 
 
 class UpstreamPool:
@@ -163,9 +166,12 @@ class UpstreamPool:
         context, name = None, None
         if self._tls is not None:
             context, name = self._tls.context(), self._tls.server_name or self.endpoint.host
-        _, link = await asyncio.get_running_loop().create_connection(
+        transport, link = await asyncio.get_running_loop().create_connection(
             lambda: UpstreamLink(self), address, self.endpoint.port, ssl=context, server_hostname=name
         )
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            end_when_unheard(sock, self.limits.dead_s)
         return link
 
     # What calls and links call

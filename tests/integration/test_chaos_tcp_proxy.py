@@ -183,3 +183,57 @@ def test_a_host_of_proxies_serves_callers_without_a_loop() -> None:
             host.close()
             host.close()
     assert not any(thread.name == "proxies" for thread in threading.enumerate())
+
+
+def unacknowledged(client: Client) -> int:
+    """Segments sent that the other kernel has not acknowledged."""
+    info: bytes = client.writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    return int.from_bytes(info[24:28], "little")
+
+
+async def connect_within(port: int, within_s: float) -> None:
+    async with asyncio.timeout(within_s):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.close()
+
+
+@pytest.mark.slow
+async def test_dropped_segments_are_not_even_acknowledged_and_arrive_when_the_link_is_mended(
+    client: Client, proxy: TcpProxy
+) -> None:
+    await client.echo(b"before")
+    await proxy.add(Toxic(name="cut", kind="drop"))
+    with pytest.raises(TimeoutError):
+        await client.echo(b"lost", within_s=0.3)
+    assert unacknowledged(client) >= 1, "the kernel took the data: this is a slow link, not a cut one"
+    with pytest.raises(TimeoutError):
+        await connect_within(proxy.port, 0.3)
+    assert proxy.hits["cut"] == 1
+    await proxy.remove("cut")
+    async with asyncio.timeout(5.0):
+        assert await client.reader.readexactly(4) == b"lost"
+    await connect_within(proxy.port, 3.0)
+
+
+@pytest.mark.slow
+async def test_only_established_connections_are_forgotten_when_told_so(client: Client, proxy: TcpProxy) -> None:
+    await client.echo(b"before")
+    await proxy.add(Toxic(name="forgotten", kind="drop", established_only=True))
+    with pytest.raises(TimeoutError):
+        await client.echo(b"lost", within_s=0.3)
+    fresh = Client(*await asyncio.open_connection("127.0.0.1", proxy.port))
+    await fresh.echo(b"new connections work")
+    fresh.writer.close()
+
+
+@pytest.mark.slow
+async def test_segments_lost_on_the_way_back_befall_new_connections_too(client: Client, proxy: TcpProxy) -> None:
+    await client.echo(b"before")
+    await proxy.add(Toxic(name="deaf", kind="drop", way="down"))
+    fresh = Client(*await asyncio.open_connection("127.0.0.1", proxy.port))
+    for one in (client, fresh):
+        with pytest.raises(TimeoutError):
+            await one.echo(b"answer?", within_s=0.3)
+        assert unacknowledged(one) == 0, "what is sent arrives; only the answers are lost"
+    assert proxy.hits["deaf"] == 2
+    fresh.writer.close()
