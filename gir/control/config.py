@@ -6,6 +6,7 @@ printed.
 """
 
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -177,6 +178,25 @@ def from_text(text: str, *, source: str, base: Path = Path()) -> RouterConfig:
 def digest_of(text: str) -> str:
     """Short hash of a configuration's text, the same on every replica that read the same."""
     return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def restart_fields(before: RouterConfig, after: RouterConfig) -> tuple[str, ...]:
+    """Fields outside the policy in which two configurations differ, such as `admin.listen`: only a restart takes
+    them up. Lists are named as a whole."""
+    return tuple(_differences(before, after, "", frozenset({"policy"})))
+
+
+def _differences(
+    before: msgspec.Struct, after: msgspec.Struct, path: str, leave_out: frozenset[str] = frozenset()
+) -> Iterator[str]:
+    for name in before.__struct_fields__:
+        old, new = getattr(before, name), getattr(after, name)
+        if name in leave_out or old == new:
+            continue
+        if type(old) is type(new) and isinstance(old, msgspec.Struct) and not isinstance(old, Secret):
+            yield from _differences(old, new, f"{path}{name}.")
+        else:
+            yield f"{path}{name}"
 
 
 _PATHS: dict[type, tuple[str, ...]] = {

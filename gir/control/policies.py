@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from gir.clock import Clock
-from gir.control.config import RouterConfig, digest_of, from_text, load
+from gir.control.config import RouterConfig, digest_of, from_text, load, restart_fields
 from gir.model.policy import PolicySnapshot
 from gir.settings import ConfigError, read_text
 from gir.telemetry.logs import Logger
@@ -61,7 +61,7 @@ class Policies:
         self.rejected = rejected
         """Why the newest text is not in force; '' when it is."""
         self.restart_needed: tuple[str, ...] = ()
-        """Sections of the file that differ in what only a restart takes up."""
+        """Fields of the file that differ from what this process runs with and that only a restart takes up."""
         self._config = config
         self._path = path
         self._clock = clock
@@ -130,14 +130,11 @@ class Policies:
             self._adopt(policy)
             self.current = policy
             self._since_s = self._clock.monotonic_s()
-        restart = tuple(
-            name
-            for name in RouterConfig.__struct_fields__
-            if name != "policy" and getattr(config, name) != getattr(self._config, name)
-        )
+        restart = restart_fields(self._config, config)
         if restart and restart != self.restart_needed:
-            self._log.warning("settings outside policy changed; they take effect at the next start", sections=restart)
+            self._log.warning("settings outside policy changed; they take effect at the next start", fields=restart)
         self.restart_needed = restart
+        self._metrics.restart_needed.one.set(len(restart))
         self.rejected = ""
         self._metrics.policy_rejected.one.set(0)
         self._metrics.policy_reloads.child("taken").inc()

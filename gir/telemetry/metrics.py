@@ -208,6 +208,9 @@ class RouterMetrics:
         self.policy_rejected = gauge(
             "gir_policy_rejected", "1 while the configuration source holds a version that was refused."
         )
+        self.restart_needed = gauge(
+            "gir_config_restart_fields", "Fields changed in the file that wait for a restart; 0: none."
+        )
         self.loop_stalls = counter("gir_loop_stalls_total", "Times the event loop stood still.")
         self.loop_lag_s = gauge("gir_loop_lag_seconds", "Latest delay of a timer of the event loop.")
         self.logs_dropped = counter("gir_log_lines_dropped_total", "Log lines dropped because the sink was slow.")
