@@ -41,6 +41,7 @@ from gir.net.server import HttpServer
 from gir.net.tls import ClientTls, ServerTls
 from gir.observers import Observers
 from gir.pipeline import Pipeline, Stages
+from gir.place.lacking import review
 from gir.place.placer import Placer
 from gir.place.rewrite import Rewriter
 from gir.placement_gauges import PlacementGauges
@@ -97,7 +98,7 @@ class Router:
         self._tasks = TaskSet(self._observers.task_failed)
         self.lifecycle = Lifecycle(clock, self._tasks)
         self._policies = Policies(config, path, clock=clock, metrics=metrics, log=log, state=state, rejected=rejected)
-        self._policies.on_change(self._adopt)
+        self._policies.on_change(self._adopt, self._review)
         self._tokens = config.tokens()
         self._build_decisions(config)
         self._build_data_path(config)
@@ -280,6 +281,12 @@ class Router:
         await asyncio.to_thread(self._sink.close)
 
     # Control
+
+    def _review(self, policy: PolicySnapshot, before: PolicySnapshot) -> tuple[str, ...]:
+        """What the fleet lacks for `policy`; raises FleetLacksError when that is certain and new."""
+        view = self._registry.view
+        heard = {state.id for state in view.clusters if state.beat_at_s is not None}
+        return review(policy, before, view, [cluster for cluster in self._tokens if cluster not in heard])
 
     def _adopt(self, policy: PolicySnapshot) -> None:
         """Take over a new policy; a part that refuses leaves every part at the old one."""

@@ -13,6 +13,7 @@ from gir.model.errors import ErrorKind, RequestError
 from gir.model.policy import CanaryRule, PolicySnapshot
 from gir.place import CanaryEvent, Rewriter
 from gir.place.check import check_placement
+from gir.place.lacking import lacking
 from gir.telemetry.admin import caller, json_response
 
 _KEPT = 200
@@ -72,8 +73,9 @@ class CanaryApi:
         """Add and start a rule that is not in the policy; it lives as long as this process."""
         try:
             rule = msgspec.json.decode(await request.read(), type=CanaryRule)
-            policy = msgspec.structs.replace(self._policy(), rewrites=(rule,))
-            check_placement(policy, self._view())
+            policy = msgspec.structs.replace(self._policy(), rewrites=(rule,), tenants=())
+            check_placement(policy)
+            self._check_served(policy)
             self.tick()
             self._rewriter.launch(rule, self._clock.monotonic_s(), caller.get("local"))
         except (msgspec.DecodeError, ValueError) as error:
@@ -101,6 +103,13 @@ class CanaryApi:
         except (msgspec.DecodeError, ValueError) as error:
             raise RequestError(ErrorKind.BAD_REQUEST, f"canary: {error}") from None
         return self._row(name)
+
+    def _check_served(self, policy: PolicySnapshot) -> None:
+        """Raise ValueError when a target of the policy's rule is served by nobody, as far as anybody was heard."""
+        view = self._view()
+        missing = next(lacking(policy, view), None) if view.by_model else None
+        if missing is not None:
+            raise ValueError(missing.text)
 
     def _row(self, name: str) -> web.Response:
         self.tick()

@@ -82,13 +82,14 @@ class FleetApi:
         return json_response(next(row for row in self._registry.rows(now_s) if row["cluster"] == cluster))
 
     async def config(self, _: web.Request) -> web.Response:
-        """The policy in force and why a newer one is not. No secret is part of a policy."""
+        """The policy in force, what the fleet lacks for it, and why a newer one is not. It holds no secret."""
         policies = self._policies
         return json_response(
             {
                 "version": policies.current.version,
                 "digest": policies.current.digest,
                 "rejected": policies.rejected,
+                "warnings": policies.warnings,
                 "restart_needed": policies.restart_needed,
                 "agents": [entry.cluster for entry in self._config.agents],
                 "policy": policies.current,

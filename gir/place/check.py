@@ -1,41 +1,36 @@
 """What is wrong with a policy's placement and rewrite sections as a whole, beyond the bounds of single fields.
 
 Called before a policy is swapped in: ValueError names field, value and fix of every problem, and the old
-policy stays. With the current view, targets and residency are also held against what the fleet really reports.
+policy stays. Whether the fleet has what a policy asks for is another question: see `gir.place.lacking`.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
-from gir.model.cluster import ClusterView
-from gir.model.ids import ModelId
 from gir.model.policy import CanaryRule, PolicySnapshot, TierPolicy
 
 _SPLIT = 2
 """Targets of a rule that splits: a control and a canary."""
 
 
-def check_placement(policy: PolicySnapshot, view: ClusterView | None = None) -> None:
+def check_placement(policy: PolicySnapshot) -> None:
     """Raise ValueError, with a line for each fault, when `placement_faults` finds any."""
-    faults = list(placement_faults(policy, view))
+    faults = list(placement_faults(policy))
     if faults:
         raise ValueError("\n".join(faults))
 
 
-def placement_faults(policy: PolicySnapshot, view: ClusterView | None = None) -> Iterator[str]:
-    """Where tiers, residency, aliases or rewrite rules contradict themselves or the fleet in `view`.
+def placement_faults(policy: PolicySnapshot) -> Iterator[str]:
+    """Where tiers, residency, aliases or rewrite rules contradict themselves.
 
     Each begins with the field below the policy, as in `tiers[0].spill_at is 0: ...`.
     """
     yield from _check_tiers(policy.tiers)
-    yield from _check_residency(policy, view)
+    yield from _check_residency(policy)
     yield from _check_aliases(policy)
     yield from _unique("rewrites", "name", [rule.name for rule in policy.rewrites])
-    aliases = {alias: str(model.name) for model in policy.models for alias in model.aliases}
     for position, rule in enumerate(policy.rewrites):
         yield from _check_rule(f"rewrites[{position}]", rule)
-        if view is not None and view.by_model:
-            yield from _check_served(f"rewrites[{position}]", rule, view, aliases)
     yield from _check_cycles(policy)
 
 
@@ -53,22 +48,14 @@ def _check_tiers(tiers: tuple[TierPolicy, ...]) -> Iterator[str]:
             )
 
 
-def _check_residency(policy: PolicySnapshot, view: ClusterView | None) -> Iterator[str]:
+def _check_residency(policy: PolicySnapshot) -> Iterator[str]:
     yield from _unique("tenants", "id", [tenant.id for tenant in policy.tenants])
     yield from _unique("clusters", "id", [cluster.id for cluster in policy.clusters])
-    known = {str(state.region) for state in view.clusters} if view is not None else set()
     for position, tenant in enumerate(policy.tenants):
-        if tenant.regions is None:
-            continue
-        if not tenant.regions:
+        if tenant.regions is not None and not tenant.regions:
             yield (
                 f"tenants[{position}].regions is empty: it excludes every cluster for {tenant.id}; "
                 f"name its Regions, or leave the field out to allow all"
-            )
-        if known and not known.intersection(tenant.regions):
-            yield (
-                f"tenants[{position}].regions is {', '.join(tenant.regions)}: no cluster is there, so {tenant.id} "
-                f"could not be served; clusters are in {', '.join(sorted(known))}"
             )
     for position, cluster in enumerate(policy.clusters):
         if cluster.tenants is not None and not cluster.tenants:
@@ -115,15 +102,6 @@ def _check_rule(field: str, rule: CanaryRule) -> Iterator[str]:
     for place, (_, weight) in enumerate(rule.plan):
         if weight > limit:
             yield f"{field}.plan[{place}] has weight {weight} of {limit} in all; use 0 to {limit}"
-
-
-def _check_served(field: str, rule: CanaryRule, view: ClusterView, aliases: dict[str, str]) -> Iterator[str]:
-    for place, target in enumerate(rule.targets):
-        if ModelId(aliases.get(target.model, target.model)) not in view.by_model:
-            yield (
-                f"{field}.targets[{place}].model is '{target.model}', which no cluster serves; "
-                f"deploy it first (GET /v1/models lists what is served)"
-            )
 
 
 def _check_cycles(policy: PolicySnapshot) -> Iterator[str]:

@@ -9,8 +9,9 @@ from prometheus_client.registry import CollectorRegistry
 
 from gir.clock import Clock, ManualClock
 from gir.control.config import load
-from gir.control.policies import LAST_GOOD, Policies, boot
+from gir.control.policies import LAST_GOOD, SETTLING_S, Policies, boot
 from gir.model.policy import PolicySnapshot
+from gir.place.lacking import FleetLacksError
 from gir.settings import ConfigError
 from gir.telemetry.metrics import RouterMetrics
 from tests.support.beats import Log
@@ -105,6 +106,74 @@ def test_a_part_that_refuses_keeps_the_old_policy(file: File) -> None:
     file.write(text(policy={"tiers": [TIER]}))
     assert not policies.look()
     assert (policies.current.version, policies.rejected) == (1, "auth.api_keys_file cannot be read")
+
+
+class Fleet:
+    """What the review of a policy finds, as a test wants it."""
+
+    def __init__(self) -> None:
+        self.refuses = self.lacks = ""
+
+    def review(self, policy: PolicySnapshot, before: PolicySnapshot) -> tuple[str, ...]:
+        if self.refuses and policy is not before:
+            raise FleetLacksError(self.refuses)
+        return (self.lacks,) if self.lacks else ()
+
+
+def test_a_policy_the_fleet_cannot_serve_is_refused_and_taken_once_it_can(file: File) -> None:
+    policies, fleet = file.policies(), Fleet()
+    policies.on_change(file.adopted.append, fleet.review)
+    fleet.refuses = "targets[1].model is 'next', which no cluster serves"
+    file.write(text(policy={"tiers": [TIER]}))
+    assert not policies.look()
+    assert not policies.look()
+    assert (policies.current.version, policies.rejected, file.adopted) == (1, fleet.refuses, [])
+    assert (file.count("rejected"), file.metrics.policy_rejected.one.value) == (1, 1)
+    fleet.refuses = ""
+    assert policies.look(), "deployed in the meantime: nobody has to touch the file"
+    assert (policies.current.version, policies.rejected, len(file.adopted)) == (2, "", 1)
+    assert not policies.look()
+
+
+def test_a_refused_policy_is_not_waited_for_once_the_file_says_something_else(file: File) -> None:
+    policies, fleet = file.policies(), Fleet()
+    policies.on_change(file.adopted.append, fleet.review)
+    fleet.refuses = "targets[1].model is 'next', which no cluster serves"
+    file.write(text(policy={"tiers": [TIER]}))
+    policies.look()
+    file.write(BAD)
+    policies.look()
+    fleet.refuses = ""
+    assert not policies.look()
+    assert "policy.tiers is 7" in policies.rejected
+    assert file.adopted == []
+
+
+def test_what_the_fleet_may_lack_is_a_warning_told_once_and_gone_with_its_cause(file: File) -> None:
+    policies, fleet = file.policies(), Fleet()
+    policies.on_change(file.adopted.append, fleet.review)
+    fleet.lacks = "targets[1].model is 'next' (not heard from yet: b)"
+    file.write(text(policy={"tiers": [TIER]}))
+    assert policies.look()
+    assert policies.warnings == (fleet.lacks,)
+    policies.look()
+    assert file.log.events() == ["policy asks for what the fleet lacks", "policy taken"]
+    fleet.lacks = ""
+    policies.look()
+    assert policies.warnings == ()
+
+
+def test_a_start_with_a_target_nobody_has_is_told_when_the_fleet_has_had_time_to_report(file: File) -> None:
+    clock, fleet = ManualClock(), Fleet()
+    policies = file.policies(clock)
+    policies.on_change(file.adopted.append, fleet.review)
+    fleet.lacks = "targets[1].model is 'next'"
+    policies.look()
+    assert policies.warnings == (fleet.lacks,), "whoever asks is told at once"
+    assert file.log.events() == []
+    clock.advance_s(SETTLING_S)
+    policies.look()
+    assert file.log.events() == ["policy asks for what the fleet lacks"]
 
 
 def test_a_missing_file_is_a_reason_and_its_return_a_cure(file: File) -> None:
