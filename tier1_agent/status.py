@@ -9,7 +9,7 @@ from aiohttp import web
 from gir.clock import Clock
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId
-from gir.telemetry.admin import json_response
+from gir.telemetry.admin import json_response, only_looks
 from gir.telemetry.metrics import AgentMetrics
 from tier1_agent.capacity import Demand, pool_state
 from tier1_agent.catalogue import Catalogue
@@ -149,6 +149,7 @@ class Status:
         async def pods(_: web.Request) -> web.Response:
             return json_response({"pods": self.rows(), "warnings": self._fleet.warnings()})
 
+        @only_looks
         async def explained(request: web.Request) -> web.Response:
             return json_response(self.explain(await request.read()))
 

@@ -16,7 +16,7 @@ from gir.model.prefix import BYTES_PER_TOKEN, CLUSTER_BLOCK_BYTES, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.place import Placer, Rewriter, as_json
 from gir.place.explain import render
-from gir.telemetry.admin import json_response
+from gir.telemetry.admin import json_response, only_looks
 from gir.wire.openai import api_of, peek
 
 _CLASSES = {each.label: each for each in Criticality}
@@ -78,6 +78,7 @@ class ExplainApi:
             web.get("/admin/placement", self.status),
         ]
 
+    @only_looks
     async def explain(self, request: web.Request) -> web.Response:
         """Decide for a described request, tell everything, change nothing."""
         try:
@@ -92,8 +93,9 @@ class ExplainApi:
         now_s = self._clock.monotonic_s()
         asked, principal = self._asked(ask, policy)
         headers = [(name.lower().encode(), value.encode()) for name, value in ask.headers.items()]
-        rewrite = self._rewriter.rewrite(asked.model_asked, headers, principal, asked.session_key, policy, view, now_s)
-        self._rewriter.observe(rewrite, None, None, now_s)
+        rewrite = self._rewriter.rewrite(
+            asked.model_asked, headers, principal, asked.session_key, policy, view, now_s, explain=True
+        )
         model = ModelId(rewrite.model)
         prompt = _prompt(ask)
         placement = self._placer.plan(

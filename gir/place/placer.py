@@ -272,6 +272,8 @@ class Placer:
             and (roster.view is view or follow(roster, view, self.loads))
         ):
             return roster
+        if kind.model not in view.by_model:
+            return build(kind, self._index, view, self.loads)  # any name a client makes up: not worth remembering
         if roster is None and len(self._rosters) >= _KINDS_MAX:
             self._rosters.clear()
             self._memory.clear()

@@ -46,8 +46,10 @@ class Rewriter:
         policy: PolicySnapshot,
         view: ClusterView,
         now_s: float,
+        *,
+        explain: bool = False,
     ) -> Rewrite:
-        """The model `principal` is served by when it asks for `model`.
+        """The model `principal` is served by when it asks for `model`. With `explain` the answer counts for nothing.
 
         Raises RequestError (BAD_REQUEST) when a tester's override names no target of the rule.
         """
@@ -62,7 +64,12 @@ class Rewriter:
         if view is not self._view:
             self._view = view
             self._live.clear()
-        return self._split(rule, headers, principal, session_key, now_s)
+        rewrite = self._split(rule, headers, principal, session_key, now_s)
+        if explain:
+            rewrite.settled = True
+        elif not rule.dry_run:
+            self.trials[rule.name].dispatched(rewrite)
+        return rewrite
 
     def observe(self, rewrite: Rewrite, ok: bool | None, ttft_s: float | None, now_s: float) -> None:
         """Tell how a rewritten request ended; every `Rewrite` must come back once.
@@ -170,7 +177,7 @@ class Rewriter:
                 arm = 0
         target = rule.targets[arm].model
         chosen = rule.targets[0].model if rule.dry_run else target
-        rewrite = Rewrite(
+        return Rewrite(
             model=self._aliases.get(chosen, chosen),
             rule=rule.name,
             target=target,
@@ -178,9 +185,6 @@ class Rewriter:
             arm=arm,
             started_s=now_s,
         )
-        if not rule.dry_run:
-            trial.dispatched(rewrite)
-        return rewrite
 
     def _override(
         self, rule: CanaryRule, headers: Sequence[tuple[bytes, bytes]], principal: Principal

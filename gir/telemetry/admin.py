@@ -10,7 +10,7 @@ import hmac
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -20,6 +20,7 @@ from prometheus_client.registry import CollectorRegistry
 from gir.model.errors import ErrorKind, RequestError, error_body
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])
 READER = "reader"
 OPERATOR = "operator"
 caller: ContextVar[str] = ContextVar("caller")
@@ -38,6 +39,12 @@ class AdminToken(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the token."""
     role: str = READER
     """`reader` may look, `operator` may also act."""
+
+
+def only_looks(handler: H) -> H:
+    """Mark a handler that changes nothing whatever its method: a question too long for a URL is a POST to look at."""
+    handler.__dict__["only_looks"] = True
+    return handler
 
 
 def digest_of(token: str) -> bytes:
@@ -70,7 +77,8 @@ class AdminAccess:
             _check_loopback(request)
             return "local"
         token = self._token_of(request)
-        if token.role != OPERATOR and request.method not in _SAFE_METHODS:
+        looks = request.method in _SAFE_METHODS or getattr(request.match_info.handler, "only_looks", False)
+        if token.role != OPERATOR and not looks:
             raise RequestError(
                 ErrorKind.FORBIDDEN, f"token {token.name} has role {token.role}; {request.method} needs {OPERATOR}"
             )

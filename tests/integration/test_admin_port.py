@@ -19,6 +19,7 @@ from gir.telemetry.admin import (
     build_app,
     digest_of,
     json_response,
+    only_looks,
 )
 from gir.telemetry.metrics import RouterMetrics
 
@@ -49,6 +50,10 @@ class Port:
         async def act(_: web.Request) -> web.Response:
             return json_response({"done": True})
 
+        @only_looks
+        async def ask(_: web.Request) -> web.Response:
+            return json_response({"answer": 42})
+
         async def fail(_: web.Request) -> web.Response:
             raise LookupError("secret detail")
 
@@ -56,6 +61,7 @@ class Port:
             raise RequestError(ErrorKind.BAD_REQUEST, "weight is 3: must be between 0 and 1", param="weight")
 
         app.router.add_post("/admin/act", act)
+        app.router.add_post("/admin/ask", ask)
         app.router.add_get("/admin/fail", fail)
         app.router.add_get("/admin/refuse", refuse)
         server = AdminServer(app)
@@ -142,6 +148,14 @@ async def test_readers_look_and_operators_act(guarded: Port) -> None:
     status, body = await guarded.call("POST", "/admin/act", Authorization="Bearer r-secret")
     assert (status, body["error"]["code"]) == (403, "forbidden")
     assert (await guarded.call("POST", "/admin/act", Authorization="Bearer o-secret"))[0] == 200
+
+
+async def test_a_question_that_changes_nothing_is_a_readers_whatever_its_method(guarded: Port) -> None:
+    assert await guarded.call("POST", "/admin/ask", Authorization="Bearer r-secret") == (200, {"answer": 42})
+    assert (await guarded.call("POST", "/admin/ask", Authorization="Bearer wrong"))[0] == 401
+    status, _ = await guarded.call("POST", "/admin/ask", Authorization="Bearer r-secret", Origin="http://evil.example")
+    assert status == 403
+    assert (await guarded.call("POST", "/admin/nowhere", Authorization="Bearer r-secret"))[0] == 403
 
 
 async def test_metrics_may_be_made_public() -> None:

@@ -90,6 +90,7 @@ async def test_explain_reads_a_real_body_and_counts_nothing(router, capsys, tmp_
     assert answer["placement"]["ranked"][0]["terms"][2]["detail"].startswith("2")
     assert router.placer.loads.open("cheap") == router.placer.loads.open("dear") == 0
     assert len(router.placer.decisions) == 0
+    assert router.rewriter.trial("next").tally == {}, "nor for the canary's figures"
 
 
 async def test_explain_ends_with_one_when_nobody_can_take_it(router, capsys):

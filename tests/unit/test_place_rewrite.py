@@ -175,6 +175,22 @@ def test_a_guarded_plan_waits_for_results_before_it_goes_on():
     assert rewriter.trial("next").stage == 1
 
 
+def test_a_question_counts_for_nothing_and_crowds_nobody_out():
+    rewriter, rules = Rewriter(), policy(rewrites=(split(50, guard=CanaryGuard()),))
+    waiting = [ask(rewriter, None, policy=rules, session=f"s{number}") for number in range(60)]
+    assert sum(each.arm for each in waiting) >= 20
+    for number in range(2_000):
+        asked = (rewriter, "llama", [], principal(), f"q{number}", rules, BOTH, NOW_S)
+        rewriter.observe(Rewriter.rewrite(*asked, explain=True), False, None, NOW_S)
+    assert rewriter.trial("next").tally == {}
+    for number in range(60):
+        got = ask(rewriter, None, policy=rules, session=f"c{number}", now_s=NOW_S + 60.0)
+        if not got.arm:
+            rewriter.observe(got, True, 0.1, NOW_S + 60.0)
+    rewriter.tick(NOW_S + 62.0)
+    assert rewriter.trial("next").state.value == "aborted", "requests that hang are still remembered"
+
+
 def test_status_rows_tell_share_requests_and_errors():
     rewriter, rules = Rewriter(), policy(rewrites=(split(25),))
     for number in range(40):

@@ -82,6 +82,18 @@ def test_a_steep_rise_in_load_spills_before_the_tier_is_full():
     assert last[0].headroom < (60.0 - 2.2 * 19) / 100.0
 
 
+def test_models_that_clients_make_up_do_not_wash_out_what_is_remembered_of_real_ones():
+    placer = Placer()
+    fleet = view(cluster("cheap", load={"slots_free": 0}), cluster("dear", tier="on_demand"))
+    for step in range(40):
+        plan(placer, fleet, now_s=NOW_S + step * 0.25)
+    spilled = placer.tier_shares()
+    assert spilled["llama", "on_demand"] > 0.9
+    for number in range(600):
+        assert not plan(placer, fleet, request(model=f"made-up-{number}", model_asked="x")).model_known
+    assert placer.tier_shares() == spilled
+
+
 def test_a_question_does_not_change_the_memory():
     memory = TierMemory()
     shares(memory, 50.0, 0.0)
