@@ -117,6 +117,8 @@ class Attempt:
             trouble = error
         usage = framer.usage or Usage(completion_tokens=framer.events, estimated=True)
         if framer.terminal_seen or (trouble is None and job.api is Api.OTHER):
+            if framer.missing_end:
+                exchange.write(framer.missing_end)
             exchange.finish()
             return Delivered(outcome=Outcome.COMPLETED, usage=usage, served=True)
         return self._cut(framer, trouble, usage)

@@ -55,6 +55,8 @@ async def deliver_stream(exchange: Exchange, answer: Answer) -> Delivery:
         raise
     usage = framer.total_usage() if isinstance(framer, ResumedFramer) else framer.usage
     if framer.terminal_seen:
+        if framer.missing_end:
+            exchange.write(framer.missing_end)
         exchange.finish()
         return Delivery(
             outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=usage, detail=trouble

@@ -37,6 +37,7 @@ _SECOND = 2
 """The second chunk that is no error counts as content whatever it holds: a token may decode to empty text."""
 _TYPED = frozenset({Api.MESSAGES, Api.RESPONSES})
 """APIs whose events name what they are, and several of which come before any token."""
+_ENDS_WITH_DONE = frozenset({Api.CHAT, Api.COMPLETIONS})
 _OBJECT_ENDS = (b"}\n\n", b"}\r\n\r\n")
 """How a block ends whose last event is an object; `[DONE]`, comments and half events end otherwise."""
 
@@ -69,6 +70,7 @@ class EventFramer:
         "_unfinished",
         "api",
         "content_seen",
+        "done_seen",
         "error_event",
         "events",
         "finish_reason",
@@ -114,6 +116,8 @@ class EventFramer:
         """
         self.terminal_seen = False
         """The stream has proved its own end."""
+        self.done_seen = False
+        """By `[DONE]`, that is."""
         self.events = 0
         """Data events passed on, `[DONE]` and errors aside; one whose data spans lines counts each."""
         self.usage: Usage | None = None
@@ -150,6 +154,12 @@ class EventFramer:
             return b""
         passed = self._examine(rest)
         return passed if self.terminal_seen else b""
+
+    @property
+    def missing_end(self) -> bytes:
+        """The `[DONE]` that a complete stream still lacks: it was cut between its last token and there."""
+        due = self.terminal_seen and self.late_error is None and self.api in _ENDS_WITH_DONE
+        return b"data: [DONE]\n\n" if due and not self.done_seen else b""
 
     # Framing
 
@@ -218,7 +228,7 @@ class EventFramer:
             if self.late_error is not None:
                 # Some engines say it after a failure, too; clients take it for the proof of success.
                 return False
-            self.terminal_seen = True
+            self.terminal_seen = self.done_seen = True
             return True
         chunk = parse_payload(payload)
         if is_error(chunk):

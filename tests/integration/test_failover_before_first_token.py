@@ -253,6 +253,21 @@ async def test_a_clean_end_without_the_terminal_event_is_a_truncation(start: Sta
     assert router.recorder.ended[0].outcome is Outcome.TRUNCATED
 
 
+@pytest.mark.parametrize("how", ["clean end", "reset"])
+async def test_a_stream_cut_between_its_last_token_and_done_is_complete_and_says_so(start: Start, how: str) -> None:
+    async def no_done(exchange: Exchange) -> None:
+        exchange.start(200, EVENT_STREAM)
+        exchange.write(chunk_event("", role=True) + chunk_event("tok-0000 ") + chunk_event("", finish="stop"))
+        await asyncio.sleep(0.05)
+        exchange.finish() if how == "clean end" else exchange.abort()
+
+    router, _, _ = await start(no_done)
+    _, body, _ = await ask(router, stream=True)
+    assert b'"error"' not in body
+    assert body.endswith(b'"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n')
+    assert router.recorder.ended[0].outcome is Outcome.COMPLETED
+
+
 async def test_one_finished_choice_of_two_proves_nothing(start: Start) -> None:
     async def second_choice_cut(exchange: Exchange) -> None:
         exchange.start(200, EVENT_STREAM)

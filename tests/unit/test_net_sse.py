@@ -203,6 +203,30 @@ def test_the_end_is_proved(data: bytes, choices: int, proved: bool, event_by_eve
     assert framer.terminal_seen is proved
 
 
+@pytest.mark.parametrize(
+    ("data", "missing"),
+    [
+        (TOKEN + STOP, b"data: [DONE]\n\n"),
+        (TOKEN + STOP + USAGE, b"data: [DONE]\n\n"),
+        (TOKEN + STOP + DONE, b""),
+        (TOKEN, b""),
+        (TOKEN + STOP + FAULT, b""),
+    ],
+    ids=["cut after the last token", "cut after the usage", "whole", "cut before", "failed after the last token"],
+)
+def test_a_complete_stream_that_was_cut_before_its_done_is_given_one(data: bytes, missing: bytes) -> None:
+    framer = EventFramer(Api.CHAT)
+    framer.feed(data)
+    assert framer.missing_end == missing
+
+
+def test_apis_that_end_with_an_event_of_their_own_get_no_done() -> None:
+    framer = EventFramer(Api.MESSAGES)
+    framer.feed(b'data: {"type":"content_block_delta"}\n\ndata: {"type":"message_stop"}\n\n')
+    assert framer.terminal_seen
+    assert framer.missing_end == b""
+
+
 @pytest.mark.parametrize("kind", ["response.completed", "response.incomplete", "response.failed"])
 def test_every_last_event_of_the_responses_api_proves_the_end(kind: str) -> None:
     framer = EventFramer(Api.RESPONSES)
