@@ -242,7 +242,11 @@ def live_clusters(admin_url: str) -> set[str]:
     if status != 200:
         return set()
     rows = json.loads(body)["clusters"]
-    return {row["cluster"] for row in rows if row["status"] in ("healthy", "ramping")}
+    return {
+        row["cluster"]
+        for row in rows
+        if row["status"] in ("healthy", "ramping") and not row["backpressure"]["retry_in_s"]
+    }
 
 
 def write_config(path: Path, config: dict[str, Any]) -> None:

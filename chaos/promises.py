@@ -274,11 +274,14 @@ def refusals_are_quick_and_honest(bound_s: float) -> Promise:
     return judge
 
 
-def serving_again_within(bound_s: float, *, since: str = "heal") -> Promise:
-    """After the fault is mended, a request gets its first token within `bound_s`, and none fails from then on."""
+def serving_again_within(bound_s: float, *, since: str = "heal", scaled: bool = True) -> Promise:
+    """After the fault is mended, a request gets its first token within `bound_s`, and none fails from then on.
+
+    Not `scaled` where whole seconds of `Retry-After` are waited for, whatever the scale.
+    """
 
     def judge(evidence: Evidence) -> Verdict:
-        bound = bound_s * evidence.facts.scale + TOLERANCE_S
+        bound = bound_s * (evidence.facts.scale if scaled else 1.0) + TOLERANCE_S
         healed_s = evidence.at(since)
         after = [r for r in evidence.experiment if r.sent_s >= healed_s]
         first = min((r.first_token_s - healed_s for r in after if r.first_token_s is not None), default=None)

@@ -106,7 +106,12 @@ DRILLS = (
         fault=_all_full,
         heal=_relieve,
         victims=("eu-1", "eu-2", "us-1"),
-        promises=(*ALWAYS, refusals_are_quick_and_honest(0.1), as_fast_as_before_within(5.0)),
+        promises=(
+            *ALWAYS,
+            refusals_are_quick_and_honest(0.1),
+            serving_again_within(5.0, scaled=False),
+            as_fast_as_before_within(5.0),
+        ),
         after_s=60.0,
     ),
 )

@@ -5,7 +5,8 @@ Varghese, 1995). A tenant that asks for long answers or asks often waits for its
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 
 from gir.admit.ticket import Ticket
 from gir.model.ids import TenantId
@@ -64,6 +65,13 @@ class FairQueue:
         self.count -= 1
         if not flow.tickets:
             self._retire(ticket.tenant)
+
+    def heads(self) -> Iterator[Ticket]:
+        """First tickets of the next HEADS_MAX tenants."""
+        return (self._flows[tenant].tickets[0] for tenant in islice(self._ring, HEADS_MAX))
+
+    def __iter__(self) -> Iterator[Ticket]:
+        return (ticket for flow in self._flows.values() for ticket in flow.tickets)
 
     def oldest(self) -> Ticket | None:
         """The ticket that has waited longest."""

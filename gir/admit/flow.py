@@ -6,6 +6,9 @@ HOLD_OFF_S of a better request having been turned away (invariant I9). Part of t
 those they already use count towards it, so nothing idles while they are there. A class that waits is not starved for
 ever: a Standard request that has waited `aging_s` goes before Critical ones, once in each `aging_s`.
 
+Waiting is for slots that will be free again. Who has nobody to wait for (every cluster gone, or asking to be left
+alone) is told so within HOPELESS_S, as an arrival is at once.
+
 Dispatch is reserved: a ticket that may go holds its slot until the placement has counted it (`taken`), so that many
 waiters never race for one slot.
 """
@@ -34,6 +37,8 @@ from gir.model.policy import FlowPolicy
 from gir.model.request import Criticality
 
 HOLD_OFF_S = 1.0
+HOPELESS_S = 1.0
+"""Longest wait while no cluster may serve the request at all: one that is back by then was worth waiting for."""
 DRAIN_MEMORY_S = 10.0
 _ADMIT = Verdict(Action.ADMIT)
 _WAIT = Verdict(Action.WAIT)
@@ -177,6 +182,7 @@ class FlowControl:
         for model, pool in list(self._pools.items()):
             if pool.waiting:
                 admitted += self._serve(pool, now_s)
+                refused += self._give_up(pool, now_s)
             elif not (pool.reserved or pool.running) and now_s - pool.drained_s > 6 * DRAIN_MEMORY_S:
                 del self._pools[model]
         return Changes(tuple(admitted), tuple(refused))
@@ -238,6 +244,22 @@ class FlowControl:
     def _has_slot(ticket: Ticket, pool: _Pool) -> bool:
         room: Room = ticket.room()
         return room.slots_free - pool.reserved >= 1
+
+    def _give_up(self, pool: _Pool, now_s: float) -> list[Refused]:
+        """Turn away who has had nobody to wait for during HOPELESS_S."""
+        refused: list[Refused] = []
+        for queue in (pool.critical, pool.standard):
+            # Asking the first of each tenant is cheap; everybody is asked only when one of them is in trouble.
+            if all(ticket.roomless_s is None and ticket.room().slots_total > 0 for ticket in queue.heads()):
+                continue
+            for ticket in list(queue):
+                if ticket.room().slots_total > 0:
+                    ticket.roomless_s = None
+                elif ticket.roomless_s is None:
+                    ticket.roomless_s = now_s
+                elif now_s - ticket.roomless_s >= HOPELESS_S:
+                    refused.append(self._drop(ticket, Reason.NO_CAPACITY, now_s))
+        return refused
 
     def _has_place(self, ticket: Ticket) -> bool:
         policy = self._policy

@@ -35,8 +35,8 @@ class Ticket:
     """One request in flow control. `room` is asked again whenever its turn may have come."""
 
     __slots__ = (
-        "arrived_s", "body_bytes", "criticality", "deadline_s", "ends_s", "pool", "request_id", "room", "share",
-        "state", "tenant", "tokens",
+        "arrived_s", "body_bytes", "criticality", "deadline_s", "ends_s", "pool", "request_id", "room", "roomless_s",
+        "share", "state", "tenant", "tokens",
     )  # fmt: skip
 
     def __init__(
@@ -65,6 +65,8 @@ class Ticket:
         self.arrived_s = 0.0
         self.ends_s = deadline_s
         """When it stops waiting."""
+        self.roomless_s: float | None = None
+        """Since when no cluster may serve it, full or not."""
         self.state = State.NEW
 
     def __repr__(self) -> str:

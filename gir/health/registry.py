@@ -179,6 +179,7 @@ class Registry:
             return
         result = attempt.result
         if result is AttemptResult.OK:
+            record.pressure.accepted(attempt.started_s)
             if record.breaker.success(attempt.started_s, now_s):
                 self._upheaval = True
                 self._settle(record, now_s)

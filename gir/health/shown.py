@@ -68,6 +68,7 @@ class Look(NamedTuple):
 
     status: ClusterStatus
     weight: float
+    pressure: float
     standing: Standing
     cause: Cause
     backoff_until_s: float
@@ -87,6 +88,7 @@ def look_of(record: ClusterRecord, now_s: float, *, fail_open: bool) -> Look:
     return Look(
         status(record, now_s),
         weight(record, now_s, fail_open=fail_open),
+        1.0 if record.pressure.calm else round(record.pressure.factor(now_s), 2),
         record.standing,
         record.cause,
         backoff_until_s(record),
@@ -114,6 +116,7 @@ def state_of(record: ClusterRecord, look: Look, reason: str) -> ClusterState:
         status=look.status,
         intent=look.intent,
         weight=look.weight,
+        pressure=look.pressure,
         pools=record.pools,
         rtt_s=look.rtt_s,
         beat_at_s=record.beat_s,

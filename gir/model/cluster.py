@@ -85,6 +85,9 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
 
     A SUSPECT cluster with weight above 0 is second choice: for when nobody else has room, or nobody else is left.
     """
+    pressure: float = 1.0
+    """The part of `weight` that is back-pressure. It shifts traffic to others and takes away no room: how many slots
+    are free is for the beats to say."""
     pools: Mapping[ModelId, PoolState] = {}
     """Pools by base model."""
     rtt_s: float | None = None

@@ -108,8 +108,9 @@ class Row:
         self.context_max = NO_LIMIT if pool.context_tokens_max is None else pool.context_tokens_max
         self.slots_free = pool.slots_free
         self.slots_total = pool.slots_total
-        self.capacity = pool.slots_total * state.weight
-        """Slots it may use while ramping or pinned."""
+        self.capacity = pool.slots_total * min(1.0, state.weight / state.pressure)
+        """Slots it may use while ramping or pinned. Were back-pressure to count here, a fleet that has refused for a
+        while would seem full long after it is free again, and everybody would wait beside idle engines."""
         self.held = pool.slots_total - self.capacity
         self.rtt_s = rules.rtt_default_s if state.rtt_s is None else state.rtt_s
         pods = max(1, pool.pods_ready)

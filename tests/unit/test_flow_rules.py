@@ -188,6 +188,37 @@ def test_a_wait_ends_with_its_reason(deadline_s: float, total: int, reason: Reas
     assert flow.in_flight == 0
 
 
+@pytest.mark.parametrize("criticality", [CRITICAL, STANDARD])
+def test_who_has_nobody_to_wait_for_is_told_within_a_second(criticality: Criticality) -> None:
+    flow, gone, full = FlowControl(FlowPolicy()), Slots(4), Slots(4)
+    gone.used = full.used = 4
+    waiters = [ticket(criticality, gone) for _ in range(3)]
+    patient = ticket(criticality, full, tenant="elsewhere")
+    for one in (*waiters, patient):
+        assert flow.arrive(one, 0.0).action is Action.WAIT
+    gone.total = gone.used = 0
+    assert not flow.tick(10.0).refused
+    assert not flow.tick(10.9).refused
+    refused = flow.tick(11.0).refused
+    assert [each.ticket for each in refused] == waiters
+    assert {each.reason for each in refused} == {Reason.NO_CAPACITY}
+    assert patient.state is State.WAITING, "its clusters are full, which passes"
+    assert flow.waiting == 1
+
+
+def test_a_fleet_that_is_back_within_a_second_was_worth_waiting_for() -> None:
+    flow, slots = FlowControl(FlowPolicy()), Slots(4)
+    slots.used = 4
+    waiter = ticket(STANDARD, slots)
+    flow.arrive(waiter, 0.0)
+    for second in range(10):
+        slots.total = 0
+        assert not flow.tick(second + 0.0).refused
+        slots.total = 4
+        assert not flow.tick(second + 0.9).refused
+    assert waiter.state is State.WAITING
+
+
 def test_a_request_that_is_late_already_does_not_wait() -> None:
     flow, slots = FlowControl(FlowPolicy()), Slots(0)
     assert flow.arrive(ticket(CRITICAL, slots, deadline_s=4.0), 5.0).refused[0].reason is Reason.DEADLINE

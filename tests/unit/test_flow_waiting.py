@@ -46,7 +46,8 @@ async def test_waiting_ends_when_a_slot_falls_free() -> None:
 async def test_waiting_is_ended_by_the_clock_and_by_room_in_the_fleet() -> None:
     failures: list[BaseException] = []
     tasks = TaskSet(lambda _, error: failures.append(error))
-    room, slots = WaitingRoom(FlowPolicy(wait_max_s=5.0, critical_reserve=0.0), LoopClock()), Slots(0)
+    room, slots = WaitingRoom(FlowPolicy(wait_max_s=5.0, critical_reserve=0.0), LoopClock()), Slots(1)
+    slots.used = 1
     room.start(tasks)
     since_s = asyncio.get_running_loop().time()
     late, lucky = ticket(STANDARD, slots), ticket(STANDARD, slots)
@@ -54,12 +55,12 @@ async def test_waiting_is_ended_by_the_clock_and_by_room_in_the_fleet() -> None:
     waits = asyncio.ensure_future(room.wait(late))
     with pytest.raises(RequestError) as caught:
         await waits
-    assert caught.value.kind is ErrorKind.NO_CAPACITY
+    assert caught.value.kind is ErrorKind.OVERLOADED
     assert 5.0 <= asyncio.get_running_loop().time() - since_s <= 5.2
     assert not room.enter_now(lucky, 1_006.0)
     waits = asyncio.ensure_future(room.wait(lucky))
     await asyncio.sleep(1.0)
-    slots.total = 1
+    slots.used = 0
     await waits
     await tasks.close()
     assert not failures

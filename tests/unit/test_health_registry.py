@@ -158,6 +158,7 @@ def test_back_pressure_lowers_the_weight_and_honours_retry_after_but_never_eject
     fleet.attempts("us-1", AttemptResult.BACKPRESSURE, 1_000, retry_after_s=7.0)
     state = fleet.state("us-1")
     assert (state.status, state.weight, state.backoff_until_s) == (ClusterStatus.HEALTHY, 0.5, fleet.now_s + 7.0)
+    assert state.pressure == 0.5
     assert "back-pressure x0.50, asked for none for 7.0s" in fleet.line()
     fleet.run(20.0)
     assert "us-1:HEALTHY w=1.00>" in fleet.line()

@@ -49,6 +49,16 @@ def test_back_pressure_names_the_earliest_recovery():
     assert names(plan(Placer(), fleet, now_s=NOW_S + 3.0)) == ["b"]
 
 
+def test_back_pressure_takes_away_no_room_while_a_ramp_does():
+    def free(**fields):
+        slots = {"slots_total": 40, "slots_free": 20}
+        return Placer().slots(request(), view(cluster("a", load=slots, **fields)), policy(), now_s=NOW_S)
+
+    assert free(weight=0.1, pressure=0.1) == (40, 20), "how many are free is for the beats to say"
+    assert free(weight=0.75) == (40, 10)
+    assert free(weight=0.375, pressure=0.5) == (40, 10)
+
+
 def test_clusters_already_tried_are_not_named_again():
     fleet = view(cluster("a"), cluster("b"))
     assert names(plan(Placer(), fleet, tried=frozenset({"a"}))) == ["b"]
