@@ -6,7 +6,8 @@ by bisection. Memory is two generations of dictionaries: new and touched blocks 
 full the old one is dropped whole. Touching a prompt touches all its leading blocks, so heads outlive tails and the
 ladder of a prefix never has a missing rung.
 
-The index is a prediction. What engines report as cached tokens corrects it: each cluster carries a trust, the share of
+The index is a prediction, made when a request leaves so that the next one can follow it. One that fails before its
+first token is taken back. What engines report as cached tokens corrects it: each cluster carries a trust, the share of
 predicted tokens that really were cached, and its credits are scaled by it. Losing the index costs affinity, nothing
 else (`gir.place.rendezvous` keeps replicas in rough agreement without it).
 """
@@ -48,6 +49,14 @@ class AffinityIndex:
         known = young.get
         for block in hashes:
             young[block] = known(block, 0) | bit
+
+    def unlearn(self, cluster: ClusterId, hashes: tuple[int, ...], *, beyond: int) -> None:
+        """The prompt made of `hashes` never got there: take back all but the first `beyond` blocks."""
+        keep = ~self._bits.get(cluster, 0)
+        for block in hashes[beyond:]:
+            for generation in (self._young, self._old):
+                if block in generation:
+                    generation[block] &= keep
 
     def match(self, hashes: tuple[int, ...]) -> dict[ClusterId, int]:
         """Leading blocks each cluster is predicted to hold, deepest first; clusters with none are left out."""

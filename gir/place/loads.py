@@ -16,8 +16,8 @@ _PROMPT_TOKENS_GUESS = 1_000.0
 class Dispatch:
     """One request on its way to, or running in, one pool. Settled exactly once by `Ledger.finish`."""
 
-    __slots__ = ("at_s", "cached_tokens", "cluster", "done", "first_seen", "ledger", "model", "prompt_tokens", "seen",
-                 "stream", "tokens")  # fmt: skip
+    __slots__ = ("at_s", "blocks_known", "cached_tokens", "cluster", "done", "first_seen", "hashes", "ledger", "model",
+                 "prompt_tokens", "seen", "stream", "tokens")  # fmt: skip
 
     def __init__(
         self,
@@ -29,6 +29,8 @@ class Dispatch:
         prompt_tokens: int,
         cached_tokens: float,
         stream: bool,
+        hashes: tuple[int, ...] = (),
+        blocks_known: int = 0,
     ) -> None:
         self.cluster = cluster
         self.model = model
@@ -40,6 +42,10 @@ class Dispatch:
         self.tokens = max(0.0, prompt_tokens - cached_tokens)
         """Prompt tokens it makes the pool compute."""
         self.stream = stream
+        self.hashes = hashes
+        """Blocks of its prompt."""
+        self.blocks_known = blocks_known
+        """How many of them, from the head on, the cluster was believed to hold already."""
         self.seen = False
         """A beat has counted it."""
         self.first_seen = False

@@ -112,18 +112,21 @@ class Placer:
     def dispatched(self, request: InferenceRequest, cluster: ClusterId, now_s: float) -> Dispatch:
         """Count a request that is leaving for `cluster` now, and remember what prefix and session it takes there."""
         base = self._view.base_of.get(request.model, request.model)
-        cached = self._cached_tokens(request).get(cluster, 0.0)
+        hashes = request.prefix_hashes
+        blocks = self.affinity.match(hashes).get(cluster, 0) if hashes else 0
         dispatch = Dispatch(
             cluster=cluster,
             model=base,
             ledger=self.loads.of(cluster, base),
             at_s=now_s,
             prompt_tokens=request.prompt_tokens_estimate,
-            cached_tokens=cached,
+            cached_tokens=self._believed(cluster, blocks, request),
             stream=request.stream,
+            hashes=hashes,
+            blocks_known=blocks,
         )
         dispatch.ledger.add(dispatch)
-        self.affinity.learn(cluster, request.prefix_hashes)
+        self.affinity.learn(cluster, hashes)
         if request.session_key:
             self.sessions.put(_session(request), cluster)
         return dispatch
@@ -134,6 +137,8 @@ class Placer:
 
     def finished(self, dispatch: Dispatch, *, now_s: float, usage: Usage | None, ok: bool) -> None:
         """The request ended, whichever way; calling it twice changes nothing."""
+        if not (ok or dispatch.first_seen or dispatch.done) and dispatch.hashes:
+            self.affinity.unlearn(dispatch.cluster, dispatch.hashes, beyond=dispatch.blocks_known)
         if dispatch.ledger.finish(dispatch, now_s) and ok and usage is not None and not usage.estimated:
             trust = self.trust.get(dispatch.cluster)
             if trust is None:
@@ -237,18 +242,18 @@ class Placer:
 
     def _cached_tokens(self, request: InferenceRequest) -> dict[ClusterId, float]:
         """Prompt tokens each cluster is believed to hold in its prefix cache."""
-        hashes = request.prefix_hashes
-        if not hashes:
+        if not request.prefix_hashes:
             return {}
-        matched = self.affinity.match(hashes)
-        if not matched:
-            return {}
-        per_block = request.prompt_tokens_estimate / len(hashes)
-        trust = self.trust
-        return {
-            cluster: blocks * per_block * (trust[cluster].value if cluster in trust else 1.0)
-            for cluster, blocks in matched.items()
-        }
+        matched = self.affinity.match(request.prefix_hashes)
+        return {cluster: self._believed(cluster, blocks, request) for cluster, blocks in matched.items()}
+
+    def _believed(self, cluster: ClusterId, blocks: int, request: InferenceRequest) -> float:
+        """Prompt tokens in `blocks` blocks, as far as predictions for the cluster have come true."""
+        if not blocks:
+            return 0.0
+        trust = self.trust.get(cluster)
+        tokens = blocks * request.prompt_tokens_estimate / len(request.prefix_hashes)
+        return tokens if trust is None else tokens * trust.value
 
     def _tier_memory(self, kind: Kind) -> TierMemory:
         memory = self._memory.get(kind)

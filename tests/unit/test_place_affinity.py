@@ -152,6 +152,34 @@ def test_a_cluster_whose_cache_was_lost_loses_its_pull():
     assert names(plan(placer, fleet, turn))[0] == "near"
 
 
+@pytest.mark.parametrize(
+    ("first_token", "ok", "believed"),
+    [(False, False, 0), (False, True, 44), (True, False, 44), (True, True, 44)],
+    ids=["refused, lost or full", "whole answer", "broken stream", "stream"],
+)
+def test_the_index_believes_in_prompts_that_got_there(first_token, ok, believed):
+    placer = Placer()
+    turn = request(prefix_hashes=hashes(SYSTEM, user("ann", 40)), prompt_tokens_estimate=5_600)
+    dispatch = placer.dispatched(turn, "far", NOW_S)
+    assert placer.affinity.match(turn.prefix_hashes) == {"far": 44}, "the next turn can follow at once"
+    if first_token:
+        placer.first_token(dispatch, NOW_S + 1.0)
+    placer.finished(dispatch, now_s=NOW_S + 2.0, usage=None, ok=ok)
+    assert placer.affinity.match(turn.prefix_hashes).get("far", 0) == believed
+
+
+def test_what_was_there_before_a_failed_attempt_is_still_believed():
+    placer = Placer()
+    first = request(prefix_hashes=hashes(SYSTEM, user("ann", 20)), prompt_tokens_estimate=3_000)
+    placer.finished(placer.dispatched(first, "a", NOW_S), now_s=NOW_S + 1.0, usage=None, ok=True)
+    longer = request(prefix_hashes=hashes(SYSTEM, user("ann", 20), user("more", 16)), prompt_tokens_estimate=5_000)
+    failed = placer.dispatched(longer, "a", NOW_S + 2.0)
+    placer.dispatched(longer, "b", NOW_S + 2.0)
+    placer.finished(failed, now_s=NOW_S + 3.0, usage=None, ok=False)
+    placer.finished(failed, now_s=NOW_S + 4.0, usage=None, ok=False)
+    assert placer.affinity.match(longer.prefix_hashes) == {"a": 24, "b": 40}
+
+
 def test_losing_the_index_costs_affinity_and_nothing_else():
     placer = Placer()
     fleet = view(cluster("a"), cluster("b"))
