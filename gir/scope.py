@@ -109,6 +109,14 @@ class Scope:
     def started(self, candidate: Candidate, now_s: float) -> None:
         """Count the dispatch at once, so that the next plan sees it."""
         assert self.request is not None and self.placement is not None, "dispatched before it was placed"
+    def elsewhere(self, tried: frozenset[ClusterId]) -> bool:
+        """Whether another cluster may serve the request now."""
+        assert self.request is not None, "placed before it was read"
+        stages = self._stages
+        return stages.placer.elsewhere(
+            self.request, stages.registry.view, self.policy, now_s=stages.clock.monotonic_s(), tried=tried
+        )
+
         stages, cluster = self._stages, candidate.cluster
         dispatch = stages.placer.dispatched(self.request, cluster, now_s)
         stages.telemetry.placed(cluster, self.placement.reason)
@@ -193,7 +201,8 @@ class Scope:
                 self.reservation, self.usage, started=started, own_doing=self._own_doing(), now_s=now_s
             )
         if self.account is not None:
-            self.account.settle(self.outcome, self.usage or NO_USAGE)
+            served = self.placement is not None and self.placement.model_known
+            self.account.settle(self.outcome, self.usage or NO_USAGE, served=served)
         if self.rewrite is not None and self.rewrite.rule:  # an alias alone is nobody's trial
             stages.rewriter.observe(self.rewrite, self._succeeded(), self._ttft_s(), now_s)
         stages.telemetry.request(self, bytes_sent)
@@ -215,9 +224,6 @@ class Scope:
             return True if self.attempts[-1].result is AttemptResult.OK else None
         return False if self.outcome in _FAILURES else None
 
-    def _ttft_s(self) -> float | None:
-        return None if self.first_token_s is None else self.first_token_s - self.arrived_s
-
     def _own_doing(self) -> bool:
         """Whether nothing came of the request because of its caller: it asked for what cannot be served, or left
         while a cluster worked for it. Such a request costs the fleet something and would be free to repeat for ever.
@@ -229,6 +235,9 @@ class Scope:
 
 def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
     """What the span of an ended request says: GenAI conventions, and our own names for the routing."""
+    def _ttft_s(self) -> float | None:
+        return None if self.first_token_s is None else self.first_token_s - self.arrived_s
+
     found: dict[str, tracing.Value] = {
         tracing.REQUEST_ID: scope.request_id,
         tracing.OUTCOME: scope.outcome.value,

@@ -6,6 +6,7 @@ The sums over all rows are the sums over all settled requests: rows beyond the b
 
 import csv
 import io
+from collections.abc import Callable, Iterable, Iterator
 
 import msgspec
 
@@ -15,6 +16,7 @@ from gir.model.request import Usage
 
 ROWS_MAX = 10_000
 OTHER = "(other)"
+ALL_MODELS = "*"
 
 
 class UsageRow(msgspec.Struct, kw_only=True):
@@ -61,12 +63,15 @@ class Account:
         self._model = model
         self.settled = False
 
-    def settle(self, outcome: Outcome, usage: Usage) -> bool:
-        """Enter how the request ended and what it took. False, and no change, when it has been settled before."""
+    def settle(self, outcome: Outcome, usage: Usage, *, served: bool = True) -> bool:
+        """Enter how the request ended and what it took. False, and no change, when it has been settled before.
+
+        `served` is False when it is not known that the fleet has such a model: only a name that is served gets a row.
+        """
         if self.settled:
             return False
         self.settled = True
-        self._ledger.enter(self._tenant, self._model, outcome, usage)
+        self._ledger.enter(self._tenant, self._model, outcome, usage, served=served)
         return True
 
 
@@ -88,10 +93,14 @@ class UsageLedger:
         self.open_accounts += 1
         return Account(self, tenant, model)
 
-    def enter(self, tenant: TenantId, model: ModelId, outcome: Outcome, usage: Usage) -> None:
+    def __iter__(self) -> Iterator[UsageRow]:
+        """Rows in the order in which they were opened."""
+        return iter(self._rows.values())
+
+    def enter(self, tenant: TenantId, model: ModelId, outcome: Outcome, usage: Usage, *, served: bool) -> None:
         """Add one request to its row. Only `Account` calls this, once."""
         self.open_accounts -= 1
-        row = self._rows.get((tenant, model)) or self._row(tenant, model)
+        row = self._rows.get((tenant, model)) or self._row(tenant, model if served else OTHER)
         row.requests += 1
         field = _FIELD_OF[outcome]
         setattr(row, field, getattr(row, field) + 1)
@@ -111,17 +120,24 @@ class UsageLedger:
 
     def rows(self, tenant: str | None = None) -> list[UsageRow]:
         """Rows (of one `tenant`), the heaviest first."""
-        chosen = [row for row in self._rows.values() if tenant is None or row.tenant == tenant]
-        return sorted(chosen, key=lambda row: -(row.prompt_tokens + row.completion_tokens))
+        return added_up(row for row in self if tenant is None or row.tenant == tenant)
 
     def by_tenant(self) -> list[UsageRow]:
         """One row for each tenant, its models added up under `*`."""
-        sums: dict[str, UsageRow] = {}
-        for row in self._rows.values():
-            total = sums.setdefault(row.tenant, UsageRow(tenant=row.tenant, model="*"))
-            for name in COLUMNS[2:]:
-                setattr(total, name, getattr(total, name) + getattr(row, name))
-        return sorted(sums.values(), key=lambda row: -(row.prompt_tokens + row.completion_tokens))
+        return added_up(self, model_of=lambda _: ALL_MODELS)
+
+
+def added_up(
+    rows: Iterable[UsageRow], *, model_of: Callable[[UsageRow], str] = lambda row: row.model
+) -> list[UsageRow]:
+    """Sums of `rows` that share a tenant and what `model_of` says, the heaviest first."""
+    sums: dict[tuple[str, str], UsageRow] = {}
+    for row in rows:
+        model = model_of(row)
+        total = sums.setdefault((row.tenant, model), UsageRow(tenant=row.tenant, model=model))
+        for name in COLUMNS[2:]:
+            setattr(total, name, getattr(total, name) + getattr(row, name))
+    return sorted(sums.values(), key=lambda row: -(row.prompt_tokens + row.completion_tokens))
 
 
 def to_csv(rows: list[UsageRow]) -> str:

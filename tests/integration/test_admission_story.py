@@ -149,6 +149,7 @@ async def test_what_counts_as_a_request(start: Start, script: Script, model: str
     assert got == code
     assert left(router, "requests") == 10 - counted
     assert left(router, "tokens") == 5_000 - (50 if code == 200 else 0)
+    assert [row.model for row in router.ledger.rows()] == ["(other)" if model == "absent" else model]
 
 
 async def test_leaving_a_cluster_at_work_counts_and_leaving_the_queue_does_not(start: Start) -> None:

@@ -53,6 +53,16 @@ def test_rows_beyond_the_bound_are_added_up() -> None:
     assert rows == {"t0": 1, "t1": 1, OTHER: 8}
 
 
+def test_a_name_that_nobody_serves_gets_no_row_of_its_own() -> None:
+    """Clients choose model names: made-up ones must not use up the rows of real ones."""
+    ledger = UsageLedger(since_wall_s=0.0)
+    for number in range(10):
+        ledger.open(TenantId("t"), ModelId(f"made-up-{number}")).settle(Outcome.REJECTED, Usage(), served=False)
+    ledger.open(TenantId("t"), ModelId("m")).settle(Outcome.COMPLETED, ENGINE)
+    ledger.open(TenantId("t"), ModelId("m")).settle(Outcome.REJECTED, Usage(), served=False)
+    assert {row.model: row.requests for row in ledger.rows()} == {"m": 2, OTHER: 10}
+
+
 def test_estimates_are_marked() -> None:
     ledger = UsageLedger(since_wall_s=0.0)
     ledger.open(TenantId("t"), ModelId("m")).settle(Outcome.COMPLETED, ENGINE)
