@@ -27,6 +27,10 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...] = ("eu-1",)
     proxied: bool = False
     """Connections of the experiment's clusters pass through proxies, so that the fault can poison them."""
+    clocks_adjustable: bool = False
+    """The fault may set wall clocks wrong."""
+    patience_s: float = 30.0
+    """How long clients wait for an answer, whatever the scale."""
     resume: bool = False
     """Policy lets broken streams be continued on another cluster."""
     leave_share: float = 0.0
@@ -68,6 +72,7 @@ def topology(drill: Drill, scale: float) -> Topology:
         clusters=tuple(clusters),
         keys=(KeyShape(id="experiment", tenant="experiment"), KeyShape(id="control", tenant="control")),
         time_scale=0.5,
+        clocks_adjustable=drill.clocks_adjustable,
         policy={
             "tiers": [{"name": "reserved", "price_per_slot_hour": 1.0}],
             "models": [{"name": EXPERIMENT_MODEL, "resume": drill.resume}],

@@ -34,6 +34,8 @@ class Facts(msgspec.Struct, kw_only=True):
     victims: tuple[str, ...]
     marks: dict[str, float] = {}
     """Moments on the client's clock: `start`, `fault`, `heal`, `end`, and what the drill adds."""
+    hits: dict[str, int] = {}
+    """What each fault touched, by the injector's own count: processes, connections, requests or questions."""
     stopped: str = ""
     """Why the drill was broken off; '' when it ran to its end."""
     settings: dict[str, str] = {}

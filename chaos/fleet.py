@@ -25,7 +25,9 @@ import msgspec
 
 from chaos import children
 from chaos.children import Child, ChildError
+from chaos.faults import wallclock
 from chaos.faults.proxies import ProxyHost
+from chaos.faults.wallclock import WallClock
 from chaos.members import Cluster, Router
 from chaos.ports import PortLeases
 from chaos.topology import Topology
@@ -48,6 +50,8 @@ class Fleet:
         """Where drills poison connections, for clusters that are `proxied`."""
         self._leases = PortLeases()
         self._stopped = False
+        self.wall_clocks: dict[str, WallClock] = {}
+        """Of each router and agent, by the name of its process, where the topology wants them adjustable."""
 
     @classmethod
     def start(cls, topology: Topology, *, within_s: float = READY_S) -> Self:
@@ -166,6 +170,7 @@ class Fleet:
             self.clusters[shape.name] = Cluster(shape, (self._leases.take(), self._leases.take()), token, directory)
         clusters = list(self.clusters.values())
         self._open_proxies([cluster for cluster in clusters if cluster.shape.proxied])
+        self._make_clocks()
         for router in self.routers:
             self._spawn_router(router)
         for cluster in clusters:
@@ -190,11 +195,22 @@ class Fleet:
                 cluster.beat_proxies.append(proxy)
                 cluster.beats_via[router.beats] = f"127.0.0.1:{proxy.port}"
 
+    def _make_clocks(self) -> None:
+        if self.topology.clocks_adjustable:
+            library = wallclock.build(self.directory)
+            names = [router.name for router in self.routers] + [f"{name} agent" for name in self.clusters]
+            self.wall_clocks = {name: WallClock(library, self.directory / f"{name}.clock") for name in names}
+
+    def _spawn(self, name: str, command: Sequence[str], log: Path) -> Child:
+        """A process whose wall clock may be adjustable."""
+        clock = self.wall_clocks.get(name)
+        return children.spawn(name, command, log, env=clock.env if clock is not None else None)
+
     def _spawn_router(self, router: Router) -> None:
         digests = {id_: hashlib.sha256(secret.encode()).hexdigest() for id_, secret in self.keys.items()}
         write_config(router.config_path, router.config(self.topology, digests, self.clusters.values()))
         command = children.python("-m", "gir.cli.main", "serve", "-c", str(router.config_path))
-        router.process = children.spawn(router.name, command, self.directory / f"{router.name}.log")
+        router.process = self._spawn(router.name, command, self.directory / f"{router.name}.log")
 
     def _spawn_engines(self, cluster: Cluster) -> None:
         ready, config = cluster.directory / "engines.ready", cluster.directory / "engines.yaml"
@@ -207,7 +223,7 @@ class Fleet:
         config = cluster.directory / "agent.yaml"
         write_config(config, cluster.agent_config(self.routers))
         command = children.python("-m", "tier1_agent.cli", "serve", "-c", str(config))
-        cluster.agent = children.spawn(f"{cluster.name} agent", command, cluster.directory / "agent.log")
+        cluster.agent = self._spawn(f"{cluster.name} agent", command, cluster.directory / "agent.log")
 
     def _await_engines(self, cluster: Cluster, within_s: float) -> None:
         ready = cluster.directory / "engines.ready"

@@ -61,11 +61,11 @@ def no_lies(evidence: Evidence) -> Verdict:
     return Verdict("streams called complete that were not, or cut in silence", "0", str(len(lies)), not lies)
 
 
-def broken_streams_say_so(bound_s: float, *, at_least: int = 1) -> Promise:
+def broken_streams_say_so(bound_s: float, *, at_least: int = 1, scaled: bool = True) -> Promise:
     """Each stream that breaks after its first token ends with the error event within `bound_s` of its last chunk."""
 
     def judge(evidence: Evidence) -> Verdict:
-        bound = bound_s * evidence.facts.scale + TOLERANCE_S
+        bound = bound_s * (evidence.facts.scale if scaled else 1.0) + TOLERANCE_S
         broken = [r for r in evidence.experiment if r.failed_after_token]
         silent = [r for r in broken if not r.error or r.done]
         waits = [r.end_s - max(_last_chunk_s(r), evidence.at("fault")) for r in broken]
@@ -94,11 +94,11 @@ def last_placement_within(bound_s: float) -> Promise:
     return judge
 
 
-def waiters_moved_within(bound_s: float) -> Promise:
+def waiters_moved_within(bound_s: float, *, scaled: bool = True) -> Promise:
     """Requests under way when the fault struck, without a token yet, are answered within `bound_s` of it."""
 
     def judge(evidence: Evidence) -> Verdict:
-        bound = bound_s * evidence.facts.scale + TOLERANCE_S
+        bound = bound_s * (evidence.facts.scale if scaled else 1.0) + TOLERANCE_S
         fault_s = evidence.at("fault")
         waiting = [
             r

@@ -139,7 +139,7 @@ class Run:
             models=(model,),
             keys=((key, fleet.keys[key]),),
             stream_share=self._drill.stream_share,
-            within_s=30.0,
+            within_s=self._drill.patience_s,
             leave_share=self._drill.leave_share if key == "experiment" else 0.0,
             seed=seed,
         )

@@ -2,7 +2,7 @@
 
 import asyncio
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -27,7 +27,7 @@ class Stage:
         self.facts = facts
         self.clock = clock
         self._undo = undo
-        self.signals = ProcessFaults(undo)
+        self.signals = ProcessFaults(undo, self._hit)
         self.signals.allow(self.victim_pids)
         self.signals.allow(self.router_pids)
 
@@ -71,6 +71,10 @@ class Stage:
         """Proxies between the victims' agents and the routers' beat ports."""
         return [proxy for cluster in self.victims for proxy in cluster.beat_proxies]
 
+    def _hit(self, name: str, count: int) -> None:
+        """Remember what a fault really touched."""
+        self.facts.hits[name] = self.facts.hits.get(name, 0) + count
+
     def mark(self, name: str) -> None:
         """Remember this moment."""
         self.facts.marks[name] = self.clock.monotonic_s()
@@ -100,6 +104,10 @@ class Stage:
     async def relieve(self, pods: Sequence[dict[str, str]]) -> None:
         """Remove every fault from engines."""
         for pod in pods:
+            status, rows = await asyncio.to_thread(call, "GET", f"{pod['url']}/debug/faults")
+            if status == 200:
+                for row in msgspec.json.decode(rows):
+                    self._hit(row["name"], row["hits"])
             await asyncio.to_thread(self._undo.mend, f"faults of {pod['name']}")
 
     async def poison(self, toxic: Toxic, proxies: Sequence[TcpProxy]) -> None:
@@ -115,3 +123,20 @@ class Stage:
         """Take a toxic away."""
         for proxy in proxies:
             await asyncio.to_thread(self._undo.mend, f"{name} on {proxy.port}")
+            self._hit(name, proxy.hits.get(name, 0))
+
+    def set_clocks(self, wrong_by_s: Mapping[str, float]) -> None:
+        """Step the wall clocks of processes, by their names. RuntimeError when they cannot be set."""
+        clocks = self.fleet.wall_clocks
+        if not clocks:
+            raise RuntimeError("the fault aims at no clock at all: are the drill's `clocks_adjustable`?")
+        for name, offset_s in wrong_by_s.items():
+            clock = clocks[name]
+            self._undo.register(f"clock of {name}", functools.partial(clock.set_wrong_by, 0.0))
+            clock.set_wrong_by(offset_s)
+
+    def set_clocks_right(self) -> None:
+        """Set every wall clock right again."""
+        for name, clock in self.fleet.wall_clocks.items():
+            self._undo.mend(f"clock of {name}")
+            self._hit(f"clock of {name}", clock.told)

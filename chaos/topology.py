@@ -54,6 +54,8 @@ class Topology(Shape, frozen=True, kw_only=True):
     keys: tuple[KeyShape, ...] = (KeyShape(id="demo", tenant="demo"),)
     time_scale: Annotated[float, msgspec.Meta(gt=0.0)] = 1.0
     """Multiplies the engines' durations."""
+    clocks_adjustable: bool = False
+    """The wall clocks of routers and agents can be set wrong, each by itself. Needs a C compiler."""
     policy: dict[str, Any] = {}
     """Policy section of the routers' configuration."""
     router: dict[str, Any] = {}

@@ -4,6 +4,7 @@ import asyncio
 
 from chaos.drill import Drill
 from chaos.fleet import live_clusters
+from chaos.hits import fault_hit, late_answers_are_counted, nothing_sent_goes_there_after
 from chaos.promises import (
     ALWAYS,
     broken_streams_say_so,
@@ -86,6 +87,7 @@ DRILLS = (
             last_placement_within(1.0),
             broken_streams_say_so(1.0),
             failover_is_counted,
+            fault_hit("SIGKILL"),
         ),
     ),
     Drill(
@@ -97,7 +99,7 @@ DRILLS = (
         heal=_start_again,
         resume=True,
         stream_share=1.0,
-        promises=(*ALWAYS, no_error_at_all, streams_are_continued),
+        promises=(*ALWAYS, no_error_at_all, streams_are_continued, fault_hit("SIGKILL")),
     ),
     Drill(
         id="F02",
@@ -106,7 +108,13 @@ DRILLS = (
         "notices anything, not even in the middle of a stream.",
         fault=_terminate_agent,
         heal=_start_again,
-        promises=(*ALWAYS, no_error_at_all, last_placement_within(0.1)),
+        promises=(
+            *ALWAYS,
+            no_error_at_all,
+            last_placement_within(0.1),
+            nothing_sent_goes_there_after(0.1),
+            fault_hit("SIGTERM"),
+        ),
     ),
     Drill(
         id="F03",
@@ -122,6 +130,8 @@ DRILLS = (
             last_placement_within(4.0),
             waiters_moved_within(4.5),
             failover_is_counted,
+            late_answers_are_counted,
+            fault_hit("SIGSTOP", at_least=2),
         ),
     ),
     Drill(

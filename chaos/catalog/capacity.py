@@ -3,6 +3,7 @@
 from chaos.drill import Drill
 from chaos.engine.faults import Fault
 from chaos.fleet import get
+from chaos.hits import fault_hit
 from chaos.promises import (
     ALWAYS,
     EVERYBODY_HURT,
@@ -61,6 +62,7 @@ DRILLS = (
             no_error_at_all,
             victims_share_at_most(0.2, after_s=10.0, within_s=30.0),
             never_called("suspect", "dead"),
+            fault_hit("slow", at_least=2),
         ),
     ),
     Drill(
@@ -70,7 +72,7 @@ DRILLS = (
         "error, and the cluster is not blamed.",
         fault=_full,
         heal=_relieve,
-        promises=(*ALWAYS, no_error_at_all, never_called("suspect", "dead")),
+        promises=(*ALWAYS, no_error_at_all, never_called("suspect", "dead"), fault_hit("full")),
     ),
     Drill(
         id="F29",

@@ -6,6 +6,7 @@ nothing to judge.
 
 from chaos.drill import Drill
 from chaos.engine.faults import Fault
+from chaos.hits import fault_hit
 from chaos.promises import (
     ALWAYS,
     broken_streams_say_so,
@@ -17,6 +18,7 @@ from chaos.stage import Stage
 
 CUT_SHARE = 0.2
 CHUNKS_MAX = 20
+NONSENSE = ("utf8", "html", "long_line", "empty")
 
 
 async def _reset(stage: Stage) -> None:
@@ -28,9 +30,9 @@ async def _end_early(stage: Stage) -> None:
 
 
 async def _nonsense(stage: Stage) -> None:
-    for seed, how in enumerate(("utf8", "html", "long_line", "empty")):
+    for seed, how in enumerate(NONSENSE):
         fault = Fault(
-            kind="malformed", how=how, name=how, probability=0.05, seed=seed, after_chunks=CHUNKS_MAX,
+            kind="malformed", how=how, name=how, probability=0.1, seed=seed, after_chunks=CHUNKS_MAX,
             random_chunks=True,
         )  # fmt: skip
         await stage.order(fault, stage.experiment_pods)
@@ -52,6 +54,7 @@ PROMISES = (
     broken_streams_say_so(1.0, at_least=2),
     tokens_settled_exactly,
     failover_is_counted,
+    fault_hit("cut", at_least=2),
 )
 
 DRILLS = (
@@ -62,6 +65,7 @@ DRILLS = (
         "[DONE]; before it another cluster answers; the tokens settled are the tokens delivered.",
         fault=_reset,
         heal=_relieve,
+        stream_share=1.0,
         promises=PROMISES,
     ),
     Drill(
@@ -72,7 +76,8 @@ DRILLS = (
         fault=_nonsense,
         heal=_relieve,
         stream_share=1.0,
-        promises=(*ALWAYS, broken_streams_say_so(1.0)),
+        during_s=60.0,
+        promises=(*ALWAYS, broken_streams_say_so(1.0), fault_hit(*NONSENSE)),
     ),
     Drill(
         id="F10",
@@ -80,6 +85,7 @@ DRILLS = (
         hypothesis="An end of connection proves nothing: a stream without [DONE] is treated as broken, as in F09.",
         fault=_end_early,
         heal=_relieve,
+        stream_share=1.0,
         promises=PROMISES,
     ),
 )

@@ -3,7 +3,7 @@
 import functools
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from chaos.faults.undo import Undo
@@ -31,10 +31,14 @@ def state(pid: int) -> str:
 
 
 class ProcessFaults:
-    """Signals to a declared set of processes. Every stop has its continue registered first."""
+    """Signals to a declared set of processes. Every stop has its continue registered first.
 
-    def __init__(self, undo: Undo) -> None:
+    `on_hit(name of the signal, processes reached)` is told of each.
+    """
+
+    def __init__(self, undo: Undo, on_hit: Callable[[str, int], None] = lambda *_: None) -> None:
         self._undo = undo
+        self._on_hit = on_hit
         self._targets: dict[int, int] = {}
 
     def allow(self, pids: Iterable[int]) -> None:
@@ -73,4 +77,5 @@ class ProcessFaults:
             if started_ticks(pid) == expected:
                 os.kill(pid, number)
                 hit += 1
+        self._on_hit(number.name, hit)
         return hit

@@ -42,11 +42,13 @@ def test_a_stopped_process_is_frozen_until_the_undo(child: subprocess.Popen[byte
 
 
 def test_a_killed_process_is_gone_and_a_second_kill_hits_nothing(child: subprocess.Popen[bytes]) -> None:
-    faults = ProcessFaults(Undo())
+    told: list[tuple[str, int]] = []
+    faults = ProcessFaults(Undo(), lambda *hit: told.append(hit))
     faults.allow([child.pid])
     assert faults.kill([child.pid]) == 1
     assert child.wait() == -9
     assert faults.kill([child.pid]) == 0
+    assert told == [("SIGKILL", 1), ("SIGKILL", 0)]
 
 
 def test_terminate_is_the_polite_stop(child: subprocess.Popen[bytes]) -> None:
