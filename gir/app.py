@@ -7,7 +7,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TextIO
 
-import grpc
 from aiohttp import web
 from prometheus_client.registry import CollectorRegistry
 
@@ -17,15 +16,16 @@ from gir.admin.canary import CanaryApi
 from gir.admin.explain import ExplainApi
 from gir.admin.fleet import FleetApi
 from gir.admin.limits import LimitsApi
+from gir.admin.orders import Company, Office
 from gir.admin.usage import UsageApi
 from gir.admit.limits import Limiter
-from gir.admit.ports import LimitStore
 from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
 from gir.catalog import Catalog
 from gir.clock import SystemClock
 from gir.control.beats import BeatServer, BeatService, Terms
-from gir.control.config import RouterConfig, StoreSection, TlsSection
+from gir.control.config import RouterConfig
+from gir.control.orders import OrderDesk
 from gir.control.policies import Policies
 from gir.control.prober import Prober
 from gir.forward.budget import RetryBudget
@@ -33,12 +33,14 @@ from gir.forward.dispatch import Dispatcher
 from gir.gauges import Gauges
 from gir.health.registry import Registry
 from gir.lifecycle import Grace, Lifecycle
+from gir.listening import admin_access, beat_credentials, listen, server_tls
 from gir.model.ids import ClusterId
+from gir.model.orders import Orders
 from gir.model.policy import PolicySnapshot
 from gir.net.limits import ServerLimits
 from gir.net.pool import PoolLimits
 from gir.net.server import HttpServer
-from gir.net.tls import ClientTls, ServerTls
+from gir.net.tls import ClientTls
 from gir.observers import Observers
 from gir.pipeline import Pipeline, Stages
 from gir.place.lacking import review
@@ -48,17 +50,9 @@ from gir.placement_gauges import PlacementGauges
 from gir.pools import Pools
 from gir.requesting import PolicyIndex
 from gir.settings import host_and_port
-from gir.stores.memory import MemoryStore
+from gir.stores.chosen import limit_store, order_copy, order_store
 from gir.tasks import TaskSet
-from gir.telemetry.admin import (
-    OPERATOR,
-    READER,
-    AdminAccess,
-    AdminServer,
-    AdminToken,
-    Readiness,
-    build_app,
-)
+from gir.telemetry.admin import AdminServer, Readiness, build_app
 from gir.telemetry.logs import AccessLog, LogSink, capture_standard_logging, make_logger
 from gir.telemetry.metrics import RouterMetrics
 from gir.telemetry.tracing import make_tracing
@@ -76,8 +70,11 @@ class Router:
         log_stream: TextIO,
         path: Path | None = None,
         state: Path | None = None,
+        shared: Path | None = None,
+        written: RouterConfig | None = None,
         rejected: str = "",
     ) -> None:
+        """`shared`: directory of all workers, for want of a `state` that lasts. `written`: the file's own words."""
         self._config = config
         self._clock = clock = SystemClock()
         self._metrics = metrics = RouterMetrics(CollectorRegistry())
@@ -97,11 +94,14 @@ class Router:
         )
         self._tasks = TaskSet(self._observers.task_failed)
         self.lifecycle = Lifecycle(clock, self._tasks)
-        self._policies = Policies(config, path, clock=clock, metrics=metrics, log=log, state=state, rejected=rejected)
+        self._policies = Policies(
+            written or config, path, clock=clock, metrics=metrics, log=log, state=state, rejected=rejected
+        )
         self._policies.on_change(self._adopt, self._review)
         self._tokens = config.tokens()
         self._build_decisions(config)
         self._build_data_path(config)
+        self._build_orders(config, state, shared)
         self._build_control(config)
 
     def _build_decisions(self, config: RouterConfig) -> None:
@@ -114,7 +114,7 @@ class Router:
         self._ledger = UsageLedger(since_wall_s=clock.wall_s())
         self._limiter = Limiter(
             policy.limits,
-            _store(config.store, clock),
+            limit_store(config.store, clock),
             clock=clock,
             replica=config.name or f"{config.listen}",
             region=config.region,
@@ -166,9 +166,21 @@ class Router:
             limits=ServerLimits(body_bytes_max=forward.body_bytes_max, in_flight_max=flow.in_flight_max),
             clock=clock,
             origin="gir",
-            tls=_server_tls(config.tls),
+            tls=server_tls(config.tls),
             observer=self._observers,
         )
+
+    def _build_orders(self, config: RouterConfig, state: Path | None, shared: Path | None) -> None:
+        """What operators order at run time, and who hears of it."""
+        self._desk = OrderDesk(
+            order_store(config.store, state or shared),
+            clock=self._clock,
+            follow=self._heed,
+            observer=self._observers,
+            copy=order_copy(config.store, state),
+        )
+        company = Company(workers=config.workers, routers=len(config.beats.peers), lasting=state is not None)
+        self._office = Office(self._desk, self._clock, company)
 
     def _build_control(self, config: RouterConfig) -> None:
         """What learns about the fleet, and what operators talk to."""
@@ -176,7 +188,10 @@ class Router:
         self._placement_gauges = PlacementGauges(metrics, log, self._placer, self._rewriter)
         self._canaries = CanaryApi(
             self._rewriter,
+            self._desk,
+            self._office,
             clock,
+            router=config.name or config.listen,
             view=lambda: self._registry.view,
             policy=lambda: self._policies.current,
             on_event=self._placement_gauges.canary,
@@ -219,11 +234,10 @@ class Router:
         """Listen and begin. Raises OSError naming the address that is not to be had."""
         config = self._config
         capture_standard_logging(self._log)
+        await self._desk.open()  # before the first request: a canary that was aborted stays so
         await self._server.start(*host_and_port(config.listen, "listen"), reuse_port=reuse_port)
-        await _listen("admin", self._admin.start, config.admin.listen)
-        await self._beats.start(
-            *host_and_port(config.beats.listen, "beats.listen"), _beat_credentials(config.beats.tls)
-        )
+        await listen("admin", self._admin.start, config.admin.listen)
+        await self._beats.start(*host_and_port(config.beats.listen, "beats.listen"), beat_credentials(config.beats.tls))
         self._authenticator.start()
         self._waiting.start(self._tasks)
         self._limiter.start(self._tasks)
@@ -231,6 +245,7 @@ class Router:
             ("watch", self._watch.run()),
             ("prober", self._prober.run()),
             ("policies", self._policies.run()),
+            ("orders", self._desk.run()),
         ):
             _ = self._tasks.spawn(coroutine, name=name)
         self.lifecycle.ready = True
@@ -274,6 +289,7 @@ class Router:
         await self._limiter.close()
         await self._authenticator.close()
         await self._tasks.close()
+        await self._desk.close()
         await self._pools.close()
         await self._admin.close()
         self._log.info("stopped")
@@ -297,6 +313,13 @@ class Router:
         forward = policy.forward
         self._dispatcher.budget.configure(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
 
+    def _heed(self, orders: Orders) -> None:
+        """Carry out what operators order."""
+        now_s = self._clock.monotonic_s()
+        self._registry.heed(orders.clusters, now_s)
+        self._rewriter.heed(orders.canaries, now_s, self._clock.wall_s())
+        self._limiter.heed({name: order.numbers for name, order in orders.limits.items()})
+
     def _cluster_of(self, presented: str) -> ClusterId | None:
         digest = hashlib.sha256(presented.encode()).digest()
         found = None
@@ -319,25 +342,18 @@ class Router:
         return ()
 
     def _admin_app(self, config: RouterConfig) -> web.Application:
-        tokens = [
-            AdminToken(
-                name=token.id,
-                digest=bytes.fromhex(token.token_sha256),
-                role=READER if token.role == "viewer" else OPERATOR,
-            )
-            for token in config.admin.tokens
-        ]
         app = build_app(
             registry=self._metrics.registry,
             readiness=self._readiness,
-            access=AdminAccess(tokens, public_metrics=config.admin.public_metrics),
+            access=admin_access(config.admin),
             on_error=lambda what, error: self._log.error("admin handler failed", what=what, exc_info=error),
             before_scrape=self._refresh_gauges,
         )
-        fleet = FleetApi(self._registry, self._policies, config, self._clock, self._log, on_change=self._watch.look)
-        app.add_routes(fleet.routes())
+        office, clock, log, look = self._office, self._clock, self._log, self._watch.look
+        app.add_routes(office.routes())
+        app.add_routes(FleetApi(self._registry, office, self._policies, config, clock, log, on_change=look).routes())
         app.add_routes(self._canaries.routes())
-        app.add_routes(LimitsApi(self._limiter, self._clock, self._log).routes())
+        app.add_routes(LimitsApi(self._limiter, office, clock, log).routes())
         app.add_routes(UsageApi(self._ledger).routes())
         explain = ExplainApi(
             self._placer,
@@ -358,35 +374,3 @@ class Router:
         if not any(state.pools for state in self._registry.view.clusters):
             reasons.append("no cluster has reported yet")
         return Readiness(ready=not reasons, reasons=tuple(reasons))
-
-
-def _store(section: StoreSection, clock: SystemClock) -> LimitStore:
-    if section.kind == "memory" or section.url is None:
-        return MemoryStore(clock)
-    from gir.stores.redis import RedisStore
-
-    return RedisStore(section.url.read("store.url"), prefix=section.prefix)
-
-
-def _server_tls(section: TlsSection | None) -> ServerTls | None:
-    return None if section is None else ServerTls(section.cert, section.key, client_ca=section.client_ca)
-
-
-def _beat_credentials(section: TlsSection | None) -> grpc.ServerCredentials | None:
-    if section is None:
-        return None
-    key, certificate = Path(section.key).read_bytes(), Path(section.cert).read_bytes()
-    authority = Path(section.client_ca).read_bytes() if section.client_ca else None
-    return grpc.ssl_server_credentials(
-        [(key, certificate)], root_certificates=authority, require_client_auth=authority is not None
-    )
-
-
-async def _listen(what: str, start: object, address: str) -> None:
-    assert callable(start), "a server starts by a call"
-    try:
-        await start(*host_and_port(address, f"{what}.listen"))
-    except OSError as error:
-        raise OSError(
-            error.errno, f"{what} cannot listen on {address}: {error.strerror}; free the port or choose another"
-        ) from None

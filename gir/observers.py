@@ -48,6 +48,22 @@ class Observers:
         if not ok:
             self._metrics.store_errors.child("exchange").inc()
 
+    # Operators' orders
+
+    def orders_store(self, up: bool, reason: str) -> None:
+        """The store of operators' orders can no longer be used, or can again."""
+        (self._log.info if up else self._log.error)("orders store", up=up, reason=reason)
+        self._metrics.orders_degraded.one.set(float(not up))
+
+    def orders_taken(self, version: int) -> None:
+        """Other orders are in force."""
+        self._log.info("orders taken", version=version)
+        self._metrics.orders_version.one.set(version)
+
+    def orders_not_copied(self, reason: str) -> None:
+        """The copy on this host could not be written, or not be read when it was needed."""
+        self._log.warning("orders not copied to the state directory", reason=reason)
+
     # Background tasks
 
     def task_failed(self, name: str, error: BaseException) -> None:

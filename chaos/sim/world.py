@@ -45,9 +45,6 @@ class SharedStore:
         await self._travel()
         return await self._world.counters.census(replica, ttl_s)
 
-    async def override(self, rule: str, value: bytes | None) -> None:
-        await self._world.counters.override(rule, value)
-
     async def close(self) -> None:
         """Nothing is held."""
 

@@ -6,21 +6,24 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from gir.admin.orders import Office
 from gir.clock import Clock
+from gir.control import changes
 from gir.control.config import RouterConfig
 from gir.control.policies import Policies
 from gir.health.registry import Registry
-from gir.model.cluster import Intent
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId
+from gir.model.orders import IntentName
+from gir.model.policy.base import Share
 from gir.telemetry.admin import caller, json_response
 from gir.telemetry.logs import Logger
 
-_INTENTS = {"drain": Intent.DRAIN, "undrain": Intent.SERVE, "maintenance": Intent.MAINTENANCE}
+_INTENTS: dict[str, IntentName] = {"drain": "drain", "undrain": "serve", "maintenance": "maintenance"}
 
 
 class _Weight(msgspec.Struct, forbid_unknown_fields=True):
-    weight: float
+    weight: Share
 
 
 class FleetApi:
@@ -29,6 +32,7 @@ class FleetApi:
     def __init__(
         self,
         registry: Registry,
+        office: Office,
         policies: Policies,
         config: RouterConfig,
         clock: Clock,
@@ -37,6 +41,7 @@ class FleetApi:
         on_change: Callable[[], None],
     ) -> None:
         self._registry = registry
+        self._office = office
         self._policies = policies
         self._config = config
         self._clock = clock
@@ -60,26 +65,33 @@ class FleetApi:
                 "view_version": self._registry.view.version,
                 "fail_open": self._registry.view.fail_open,
                 "clusters": self._registry.rows(self._clock.monotonic_s()),
+                "orders": self._office.where(),
             }
         )
 
     async def act(self, request: web.Request) -> web.Response:
         """Drain, undrain, put into maintenance, or pin the weight; answers with the cluster's row."""
         cluster, action = ClusterId(request.match_info["cluster"]), request.match_info["action"]
-        now_s = self._clock.monotonic_s()
         if action != "weight" and action not in _INTENTS:
             allowed = ", ".join([*_INTENTS, "weight"])
             raise RequestError(ErrorKind.NOT_FOUND, f"no action {action!r} on a cluster; there are: {allowed}")
         try:
-            if action == "weight":
-                self._registry.set_weight(cluster, (await _weight(request)).weight, now_s)
-            else:
-                self._registry.set_intent(cluster, _INTENTS[action], now_s)
+            self._registry.check_known(cluster)
         except ValueError as error:
             raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
+        entry = next((entry for entry in self._policies.current.clusters if entry.id == cluster), None)
+        change = changes.cluster(
+            cluster,
+            entry,
+            self._office.voice(),
+            intent=None if action == "weight" else _INTENTS[action],
+            weight=(await _weight(request)).weight if action == "weight" else None,
+        )
+        applied = await self._office.command(change, at_once=True)
         self._log.info("operator", action=action, cluster=cluster, by=caller.get())
         self._on_change()
-        return json_response(next(row for row in self._registry.rows(now_s) if row["cluster"] == cluster))
+        rows = self._registry.rows(self._clock.monotonic_s())
+        return json_response(next(row for row in rows if row["cluster"] == cluster) | {"applied": applied})
 
     async def config(self, _: web.Request) -> web.Response:
         """The policy in force, what the fleet lacks for it, and why a newer one is not. It holds no secret."""

@@ -3,9 +3,10 @@
 import msgspec
 from aiohttp import web
 
+from gir.admin.orders import Office
 from gir.admit.limits import Limiter
-from gir.admit.ports import StoreError
 from gir.clock import Clock
+from gir.control import changes
 from gir.model.errors import ErrorKind, RequestError
 from gir.telemetry.admin import caller, json_response
 from gir.telemetry.logs import Logger
@@ -15,10 +16,11 @@ _CHANGEABLE = ("requests_per_min", "tokens_per_min", "concurrency_max")
 
 
 class LimitsApi:
-    """Handlers over the limiter. Changes hold on every replica that shares the store, until they are removed."""
+    """Handlers over the limiter. Changes hold on every router that shares the orders, until they are removed."""
 
-    def __init__(self, limiter: Limiter, clock: Clock, log: Logger) -> None:
+    def __init__(self, limiter: Limiter, office: Office, clock: Clock, log: Logger) -> None:
         self._limiter = limiter
+        self._office = office
         self._clock = clock
         self._log = log
 
@@ -40,7 +42,7 @@ class LimitsApi:
                 "limiter": repr(self._limiter),
                 "store_up": self._limiter.store_up,
                 "rules": self._limiter.rules,
-                "overrides": {name: msgspec.Raw(value) for name, value in self._limiter.overrides.items()},
+                "overrides": self._limiter.overrides,
                 "counters": self._limiter.rows(self._clock.monotonic_s())[: int(top)],
             }
         )
@@ -61,11 +63,10 @@ class LimitsApi:
 
     async def _override(self, name: str, change: dict[str, int] | None) -> web.Response:
         try:
-            await self._limiter.override(name, change)
+            self._limiter.check(name, change)
         except ValueError as error:
             raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
-        except StoreError as error:
-            message = f"the shared store is away ({error}), so no other replica would hear of it"
-            raise RequestError(ErrorKind.NO_CAPACITY, message, retry_after_s=5.0) from None
+        applied = await self._office.command(changes.limit(name, change, self._office.voice()))
         self._log.info("operator", action="limit", limit=name, change=change, by=caller.get())
-        return json_response(next(rule for rule in self._limiter.rules if rule.name == name))
+        rule = next(rule for rule in self._limiter.rules if rule.name == name)
+        return json_response(msgspec.to_builtins(rule) | {"applied": applied})

@@ -47,7 +47,8 @@ class Limiter:
         `replica` names this one to people; a random part makes it unique, as processes of one host share their name.
         """
         self.estimator = TokenEstimator()
-        self.overrides: Mapping[str, bytes] = {}
+        self.overrides: Mapping[str, Mapping[str, int]] = {}
+        """Numbers that operators set in place of the rules', by rule."""
         self._clock = clock
         self._store = store
         self._rules = tuple(rules)
@@ -75,7 +76,7 @@ class Limiter:
     def apply(self, rules: Sequence[LimitRule]) -> None:
         """Take over new rules; what has been counted under a rule's name stays counted."""
         self._rules = tuple(rules)
-        self._counters.apply([overridden(rule, self.overrides) for rule in self._rules])
+        self._counters.apply([overridden(rule, self.overrides.get(rule.name)) for rule in self._rules])
 
     # Reserve
 
@@ -206,9 +207,6 @@ class Limiter:
         if live != self._live:
             self._live = live
             self._counters.spread(live)
-        if census.overrides != self.overrides:
-            self.overrides = census.overrides
-            self.apply(self._rules)
 
     # Judge alone
 
@@ -322,18 +320,17 @@ class Limiter:
         """Rules in force, overrides applied."""
         return self._counters.rules
 
-    async def override(self, name: str, change: Mapping[str, int] | None) -> None:
-        """Change a rule's numbers on every replica until removed (None). Raises ValueError, or StoreError."""
+    def heed(self, overrides: Mapping[str, Mapping[str, int]]) -> None:
+        """Operators' numbers, by rule, hold in place of the policy's. What names no rule waits for one."""
+        self.overrides = overrides
+        self.apply(self._rules)
+
+    def check(self, name: str, numbers: Mapping[str, int] | None) -> None:
+        """Raise ValueError when there is no such rule, or it cannot have these numbers."""
         rule = next((rule for rule in self._rules if rule.name == name), None)
         if rule is None:
             raise ValueError(f"no limit is named {name!r}; `gir limits show` lists them")
-        value = None if change is None else msgspec.json.encode(change)
-        if value is not None:
-            overridden(rule, {name: value})
-        await self._store.override(name, value)
-        overrides = {key: held for key, held in self.overrides.items() if key != name}
-        self.overrides = overrides if value is None else {**overrides, name: value}
-        self.apply(self._rules)
+        overridden(rule, numbers)
 
     async def close(self) -> None:
         """Give back units and places in hand, as far as the store answers. The task set ends the pump."""
@@ -359,14 +356,11 @@ def _within(rule: LimitRule, critical: bool) -> Within | None:
     return Within.SHARE if rule.on_outage == "share" else None
 
 
-def overridden(rule: LimitRule, overrides: Mapping[str, bytes]) -> LimitRule:
+def overridden(rule: LimitRule, numbers: Mapping[str, int] | None) -> LimitRule:
     """`rule` with an operator's run-time numbers; raises ValueError when they are no numbers of a limit."""
-    value = overrides.get(rule.name)
-    if value is None:
+    if not numbers:
         return rule
     try:
-        change = msgspec.json.decode(value, type=dict[str, int])
-        fields = {**msgspec.to_builtins(rule), **change}
-        return msgspec.convert(fields, LimitRule)
+        return msgspec.convert({**msgspec.to_builtins(rule), **numbers}, LimitRule)
     except msgspec.MsgspecError as error:
         raise ValueError(f"limit {rule.name!r} cannot be changed so: {error}") from error

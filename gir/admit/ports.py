@@ -5,7 +5,7 @@ counter hands out places that are held: each replica says how many it wants to h
 harm. Adapters live in `gir.stores`; one conformance suite runs against each.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import msgspec
@@ -84,8 +84,6 @@ class Census(msgspec.Struct, frozen=True):
 
     live: int
     """Replicas heard of lately, this one included."""
-    overrides: Mapping[str, bytes] = {}
-    """Limits an operator changed at run time, by rule name."""
 
 
 class LimitStore(Protocol):
@@ -99,9 +97,6 @@ class LimitStore(Protocol):
 
     async def census(self, replica: str, ttl_s: float) -> Census:
         """Say that `replica` lives; hear who else does. Raises StoreError."""
-
-    async def override(self, rule: str, value: bytes | None) -> None:
-        """Set (None: remove) the run-time override of a rule, for every replica. Raises StoreError."""
 
     async def close(self) -> None:
         """Give back connections."""

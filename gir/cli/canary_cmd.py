@@ -5,7 +5,7 @@ import sys
 import urllib.parse
 from typing import Any
 
-from gir.cli.client import AdminError, add_client_arguments, call, report, show_json
+from gir.cli.client import AdminError, add_client_arguments, call, orders_line, report, show_json, warn_of_reach
 
 _EPILOG = """examples:
   gir canary status
@@ -13,6 +13,7 @@ _EPILOG = """examples:
   gir canary start next --model llama --to llama-2 --weight 5 --plan 0:5 300:25 900:50
   gir canary promote next
   gir canary abort next --reason "wrong answers in German"
+  gir canary remove next                                    a rule that was started by command, in any state
 """
 
 
@@ -20,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """An action, the rule, and what a new rule needs."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.epilog = _EPILOG
-    parser.add_argument("action", choices=("start", "status", "promote", "abort"))
+    parser.add_argument("action", choices=("start", "status", "promote", "abort", "remove"))
     parser.add_argument("rule", nargs="?", help="name of the rule (all of them for status)")
-    new = parser.add_argument_group("a new rule, kept until the router restarts (put it into the policy to keep it)")
+    new = parser.add_argument_group("a new rule, beside the policy until it is removed")
     new.add_argument("--model", help="model that clients ask for; it stays the control")
     new.add_argument("--to", help="model of the canary")
     new.add_argument("--weight", type=int, default=5, metavar="PERCENT", help="share of callers (default: %(default)s)")
@@ -40,11 +41,14 @@ def run(arguments: argparse.Namespace) -> int:
             return _status(arguments)
         if not arguments.rule:
             raise AdminError(f"{arguments.action} needs the name of a rule; gir canary status lists them", 2)
-        row = call(arguments, *_target(arguments), method="POST", body=_body(arguments))
+        row = _act(arguments)
     except AdminError as error:
         return report(error, "canary")
+    warn_of_reach(row, "canary")
     if arguments.json:
         show_json(row)
+    elif arguments.action == "remove":
+        sys.stdout.write(f"{arguments.rule}  removed\n")
     else:
         sys.stdout.write(describe(row))
     return 0
@@ -64,6 +68,15 @@ def describe(row: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _act(arguments: argparse.Namespace) -> Any:
+    rule = urllib.parse.quote(arguments.rule, safe="")
+    if arguments.action == "remove":
+        return call(arguments, f"/admin/canaries/{rule}", method="DELETE")
+    fresh = arguments.action == "start" and (arguments.model or arguments.to)
+    path = "/admin/canaries" if fresh else f"/admin/canaries/{rule}/{arguments.action}"
+    return call(arguments, path, method="POST", body=_body(arguments))
+
+
 def _status(arguments: argparse.Namespace) -> int:
     answer = call(arguments, "/admin/canaries")
     rows = [row for row in answer["canaries"] if arguments.rule in (None, row["rule"])]
@@ -72,16 +85,10 @@ def _status(arguments: argparse.Namespace) -> int:
     if arguments.json:
         show_json(rows[0] if arguments.rule else answer)
     elif rows:
-        sys.stdout.write("".join(describe(row) for row in rows))
+        sys.stdout.write("".join(describe(row) for row in rows) + orders_line(answer["orders"]))
     else:
         sys.stdout.write("no canaries: the policy has no rewrites, and none was started\n")
     return 1 if arguments.rule and rows[0]["state"] == "aborted" else 0
-
-
-def _target(arguments: argparse.Namespace) -> tuple[str]:
-    if arguments.action == "start" and (arguments.model or arguments.to):
-        return ("/admin/canaries",)
-    return (f"/admin/canaries/{urllib.parse.quote(arguments.rule, safe='')}/{arguments.action}",)
 
 
 def _body(arguments: argparse.Namespace) -> dict[str, Any]:

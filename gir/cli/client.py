@@ -61,6 +61,22 @@ def report(error: AdminError, command: str) -> int:
     return error.exit_code
 
 
+def warn_of_reach(answer: Any, command: str) -> None:
+    """Say on stderr that a command did not reach every router, when its answer says so."""
+    if note := answer.get("applied", {}).get("note"):
+        sys.stderr.write(f"gir {command}: {note}\n")
+
+
+def orders_line(where: Any) -> str:
+    """Where operators' orders are kept and who shares them, in one line."""
+    line = f"orders: {where['kept']} {where['place']}, version {where['version']}, shared by {where['shared_by']}"
+    if where["trouble"]:
+        line += f"; AWAY: {where['trouble']}"
+    if where["untold"]:
+        line += f"; {where['untold']} not told yet"
+    return f"{line}; {where['note']}\n" if where["note"] else f"{line}\n"
+
+
 def show_json(value: Any) -> None:
     """Print `value` as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")

@@ -4,7 +4,7 @@ import argparse
 import sys
 import urllib.parse
 
-from gir.cli.client import AdminError, add_client_arguments, call, report, show_json
+from gir.cli.client import AdminError, add_client_arguments, call, report, show_json, warn_of_reach
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
         answer = call(arguments, path, method="POST", body={})
     except AdminError as error:
         return report(error, arguments.command)
+    warn_of_reach(answer, arguments.command)
     if arguments.json:
         show_json(answer)
     else:

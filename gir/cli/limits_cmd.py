@@ -5,12 +5,12 @@ import sys
 import urllib.parse
 from typing import Any
 
-from gir.cli.client import AdminError, add_client_arguments, call, report, show_json
+from gir.cli.client import AdminError, add_client_arguments, call, report, show_json, warn_of_reach
 
 _EPILOG = """examples:
   gir limits show
   gir limits top --count 20
-  gir limits set per-tenant --tokens-per-min 200000     on every replica, until reset (a policy reload does not undo it)
+  gir limits set per-tenant --tokens-per-min 200000     on every router, until reset (a policy reload does not undo it)
   gir limits reset per-tenant                           back to the policy's numbers
 """
 _NUMBERS = ("requests_per_min", "tokens_per_min", "concurrency_max")
@@ -45,6 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             rule = call(arguments, path, method="PUT", body=change)
     except AdminError as error:
         return report(error, "limits")
+    warn_of_reach(rule, "limits")
     if arguments.json:
         show_json(rule)
     else:

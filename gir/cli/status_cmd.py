@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from gir.cli.client import AdminError, add_client_arguments, call, report, show_json
+from gir.cli.client import AdminError, add_client_arguments, call, orders_line, report, show_json
 
 _PAUSE = threading.Event()
 """Never set: waiting on it is a pause that Ctrl-C ends."""
@@ -67,7 +67,12 @@ def screen(answer: dict[str, Any]) -> RenderableType:
     """The table of clusters, and below it what an operator should know about the router's own file."""
     rows, config = answer["clusters"], answer["config"]
     top: RenderableType = table(rows) if rows else Text(_nobody(config["agents"]))
-    return Group(top, *(Text(note, "yellow") for note in _notes(rows, config)))
+    return Group(top, *(Text(note, "yellow") for note in _notes(rows, config)), _orders(answer["orders"]))
+
+
+def _orders(where: dict[str, Any]) -> Text:
+    """Where drains, canaries and changed limits are kept; loud when some router does not hear of them."""
+    return Text(orders_line(where).rstrip(), "dim" if where["up"] and where["everywhere"] else "yellow")
 
 
 def _nobody(agents: list[str]) -> str:

@@ -1,7 +1,9 @@
 """`gir serve --workers N`: N processes on one data port (SO_REUSEPORT), each a full replica.
 
 Every worker has an admin and a beat port of its own: the configured ones plus its number. Agents are told all beat
-addresses, so each worker hears every beat. The parent only starts, watches and stops them.
+addresses, so each worker hears every beat. What operators order reaches all workers through the store they share:
+Redis, the state directory, or for want of both a directory that lives as long as they do. The parent only starts,
+watches and stops them.
 """
 
 import argparse
@@ -11,8 +13,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import FrameType
 
 import msgspec
@@ -21,6 +25,7 @@ from gir.control.config import RouterConfig
 from gir.settings import ConfigError, host_and_port
 
 WORKER_VARIABLE = "GIR_WORKER"
+SHARED_VARIABLE = "GIR_WORKERS_DIR"
 EXIT_KILLED = 1
 _PR_SET_PDEATHSIG = 1
 
@@ -29,6 +34,12 @@ def worker_number() -> int | None:
     """Number of this worker, 0 first; None in a process that is none."""
     value = os.environ.get(WORKER_VARIABLE, "")
     return int(value) if value.isdecimal() else None
+
+
+def shared_directory() -> Path | None:
+    """Directory that all workers of this start share; None in a process that is no worker."""
+    value = os.environ.get(SHARED_VARIABLE, "")
+    return Path(value) if value and worker_number() is not None else None
 
 
 def of_worker(config: RouterConfig, number: int, workers: int) -> RouterConfig:
@@ -45,6 +56,7 @@ def of_worker(config: RouterConfig, number: int, workers: int) -> RouterConfig:
     return msgspec.structs.replace(
         config,
         name=f"{config.name or config.listen}/{number}",
+        workers=workers,
         admin=msgspec.structs.replace(config.admin, listen=admins[number]),
         beats=msgspec.structs.replace(config.beats, listen=beats[number], peers=peers),
     )
@@ -65,7 +77,10 @@ def run_workers(workers: int, arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "gir.cli.main", "serve", "-c", str(arguments.config), "--workers", str(workers)]
     if arguments.state_dir is not None:
         command += ["--state-dir", str(arguments.state_dir)]
-    return supervise(command, [{WORKER_VARIABLE: str(number)} for number in range(workers)])
+    with tempfile.TemporaryDirectory(prefix="gir-workers-") as shared:
+        return supervise(
+            command, [{WORKER_VARIABLE: str(number), SHARED_VARIABLE: shared} for number in range(workers)]
+        )
 
 
 def supervise(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:

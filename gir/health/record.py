@@ -23,6 +23,7 @@ from gir.health.view import names_of
 from gir.model.beat import AgentHello, Condition
 from gir.model.cluster import Intent, PoolState
 from gir.model.ids import ModelId, TierName
+from gir.model.orders import ClusterOrder, heeded
 from gir.model.policy import ClusterPolicy, HealthPolicy
 
 if TYPE_CHECKING:
@@ -133,10 +134,9 @@ class ClusterRecord:
         """Judge by `policy` from now on."""
         self.policy = self.beats.policy = self.probes.policy = self.breaker.policy = policy
 
-    def obey(self, entry: ClusterPolicy | None) -> None:
-        """Take over what the policy says of the cluster; without an entry, the defaults."""
-        self.intent = Intent(entry.intent) if entry else Intent.SERVE
-        self.pinned = entry.weight if entry else 1.0
+    def obey(self, entry: ClusterPolicy | None, order: ClusterOrder | None) -> None:
+        """Take over what the policy says of the cluster, and what operators have said over it since."""
+        self.intent, self.pinned = wanted(entry, order)
         self.tier = TierName(entry.tier) if entry and entry.tier else self.hello.tier
 
     def take_pools(self, pools: tuple[PoolState, ...]) -> bool:
@@ -324,3 +324,13 @@ class ClusterRecord:
     def _stand(self, standing: Standing, now_s: float) -> None:
         self.standing = standing
         self.since_s = now_s
+
+
+def wanted(entry: ClusterPolicy | None, order: ClusterOrder | None) -> tuple[Intent, float]:
+    """Intent and pinned weight by the policy's entry (without one, the defaults) and an order that stands over it."""
+    intent, pinned = (Intent(entry.intent), entry.weight) if entry else (Intent.SERVE, 1.0)
+    order = heeded(order, entry)
+    if order is not None:
+        intent = intent if order.intent is None else Intent(order.intent)
+        pinned = pinned if order.weight is None else order.weight
+    return intent, pinned

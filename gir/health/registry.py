@@ -10,19 +10,20 @@ began before it is no evidence, and agents that gave up on a paused router in th
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gir.health import report
 from gir.health.events import Cause, EventKind, HealthEvent
 from gir.health.probe import Probes
 from gir.health.quorum import CALM, Judgement, Member, choose_last_resorts, judge
-from gir.health.record import ClusterRecord, Standing
+from gir.health.record import ClusterRecord, Standing, wanted
 from gir.health.shown import Look, look_of, redispatch, state_of
 from gir.health.view import ViewBuilder
 from gir.model.beat import AgentHello, BeatReport, Condition
 from gir.model.cluster import ClusterStatus, ClusterView, Intent
 from gir.model.ids import ClusterId, TierName
+from gir.model.orders import ClusterOrder
 from gir.model.outcome import Attempt, AttemptResult
 from gir.model.policy import HealthPolicy, PolicySnapshot
 
@@ -35,26 +36,14 @@ AGENTS_RETURN_S = 12.0
 class Registry:
     """Health of every cluster. `jitter()` draws from [0, 1) for the length of ejections."""
 
-    __slots__ = (
-        "_clusters_policy",
-        "_dirty",
-        "_events",
-        "_first_beat_s",
-        "_jitter",
-        "_judgement",
-        "_pardon_until_s",
-        "_policy",
-        "_records",
-        "_resumed_s",
-        "_seen_s",
-        "_sweep_s",
-        "_upheaval",
-        "_views",
-    )
+    __slots__ = ("_clusters_policy", "_dirty", "_events", "_first_beat_s", "_jitter", "_judgement", "_orders",
+                 "_pardon_until_s", "_policy", "_records", "_resumed_s", "_seen_s", "_sweep_s", "_upheaval",
+                 "_views")  # fmt: skip
 
     def __init__(self, policy: PolicySnapshot, *, now_s: float, jitter: Callable[[], float]) -> None:
         self._policy = policy.health
         self._clusters_policy = {entry.id: entry for entry in policy.clusters}
+        self._orders: Mapping[str, ClusterOrder] = {}
         self._jitter = jitter
         self._records: dict[ClusterId, ClusterRecord] = {}
         self._dirty: set[ClusterId] = set()
@@ -96,7 +85,7 @@ class Registry:
         if record is None:
             record = ClusterRecord(hello, self._policy, now_s=now_s)
             self._records[hello.cluster] = record
-            record.obey(self._clusters_policy.get(hello.cluster))
+            record.obey(self._clusters_policy.get(hello.cluster), self._orders.get(hello.cluster))
         before = record.beats.epoch
         if refused := record.beats.hello(hello.epoch, now_s):
             return refused
@@ -197,6 +186,20 @@ class Registry:
         record = self._records.get(cluster)
         return record is not None and record.breaker.claim(now_s)
 
+    def heed(self, orders: Mapping[str, ClusterOrder], now_s: float) -> None:
+        """Take over what operators say at run time, where it is new; of clusters yet to come, when they come."""
+        before, self._orders = self._orders, orders
+        for cluster, record in self._records.items():
+            if orders.get(cluster) != before.get(cluster):
+                intent, pinned = wanted(self._clusters_policy.get(cluster), orders.get(cluster))
+                self.set_intent(cluster, intent, now_s)
+                if pinned != record.pinned:
+                    self.set_weight(cluster, pinned, now_s)
+
+    def check_known(self, cluster: ClusterId) -> None:
+        """Raise ValueError, naming those there are, for a cluster that has never reported."""
+        self._known(cluster)
+
     def set_intent(self, cluster: ClusterId, intent: Intent, now_s: float) -> None:
         """What an operator wants of a cluster, until said otherwise. Raises ValueError for an unknown cluster."""
         record = self._known(cluster)
@@ -228,7 +231,7 @@ class Registry:
             record.quiet_until_s = now_s
             entry = entries.get(record.hello.cluster)
             if entry != self._clusters_policy.get(record.hello.cluster):
-                record.obey(entry)
+                record.obey(entry, self._orders.get(record.hello.cluster))
         self._clusters_policy = entries
         self._sweep_s = now_s
         self._upheaval = True

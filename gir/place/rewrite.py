@@ -6,12 +6,13 @@ a weight moves nobody off the canary, a target gets traffic only while some live
 aborts by itself. A rule's target is not matched again, so rules cannot loop; aliases of targets are resolved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gir.model.cluster import ClusterStatus, ClusterView, Intent
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId
+from gir.model.orders import CanaryOrder
 from gir.model.policy import CanaryRule, PolicySnapshot, RuleMatch
 from gir.model.request import Principal
 from gir.place.trial import CanaryEvent, Rewrite, Trial, TrialState
@@ -24,14 +25,15 @@ _NOBODY = PolicySnapshot()
 class Rewriter:
     """Applies aliases and rules, and runs the trials behind them."""
 
-    __slots__ = ("_aliases", "_any_model", "_by_model", "_events", "_launched", "_live", "_policy", "_view", "trials")
+    __slots__ = ("_aliases", "_any_model", "_by_model", "_events", "_live", "_orders", "_policy", "_view", "trials")
 
     def __init__(self) -> None:
         self._policy = _NOBODY
         self._aliases: dict[str, str] = {}
         self._by_model: dict[str, list[CanaryRule]] = {}
         self._any_model: list[CanaryRule] = []
-        self._launched: dict[str, CanaryRule] = {}
+        self._orders: dict[str, tuple[CanaryOrder, float]] = {}
+        """What is said of each rule on every router, and when its run began."""
         self._view = ClusterView()
         self._live: dict[str, bool] = {}
         self._events: list[CanaryEvent] = []
@@ -86,14 +88,14 @@ class Rewriter:
             trial.advance(now_s)
 
     def adopt(self, policy: PolicySnapshot, now_s: float) -> None:
-        """Take a policy's aliases and rules; trials of unchanged rules go on."""
+        """Take a policy's aliases and rules; trials of unchanged rules go on.
+
+        Rules that orders bring stand ahead of the policy's, which takes over those it has by the same name.
+        """
         self._policy = policy
         self._aliases = {alias: str(each.name) for each in policy.models for alias in each.aliases}
         self._by_model, self._any_model = {}, []
-        listed = {rule.name: rule for rule in policy.rewrites}
-        for name in [name for name in self._launched if name in listed]:
-            del self._launched[name]
-        rules = [*self._launched.values(), *policy.rewrites]
+        rules = [*self._launched(), *policy.rewrites]
         for rule in rules:
             for name in {match.model for match in rule.matches if match.model is not None}:
                 self._by_model.setdefault(name, []).append(rule)
@@ -107,17 +109,18 @@ class Rewriter:
         names = {rule.name for rule in rules}
         for gone in [name for name in self.trials if name not in names]:
             del self.trials[gone]
+        for name, (order, began_s) in self._orders.items():
+            if name in self.trials:
+                self.trials[name].heed(order, began_s, now_s)
 
-    def launch(self, rule: CanaryRule, now_s: float, by: str) -> None:
-        """Add a rule beside the policy's, ahead of them, for as long as this process runs.
-
-        A policy that brings a rule of the same name takes over. Raises ValueError when the policy has one already.
-        """
-        if any(rule.name == each.name for each in self._policy.rewrites):
-            raise ValueError(f"the policy has a rule called {rule.name}; change it there, or choose another name")
-        self._launched[rule.name] = rule
+    def heed(self, orders: Mapping[str, CanaryOrder], now_s: float, now_unix_s: float) -> None:
+        """Do as all routers do: rules beside the policy's, and where every canary stands."""
+        self._orders = {name: (order, now_s - (now_unix_s - order.began_unix_s)) for name, order in orders.items()}
         self.adopt(self._policy, now_s)
-        self.trials[rule.name].start(now_s, by)
+
+    def is_listed(self, name: str) -> bool:
+        """Whether the policy has a rule of that name."""
+        return any(name == rule.name for rule in self._policy.rewrites)
 
     @property
     def policy(self) -> PolicySnapshot:
@@ -144,6 +147,11 @@ class Rewriter:
 
     def __repr__(self) -> str:
         return f"<Rewriter {len(self._aliases)} aliases, {list(self.trials.values())}>"
+
+    def _launched(self) -> list[CanaryRule]:
+        """Rules that only orders bring."""
+        said = (order.rule for order, _ in self._orders.values() if order.rule is not None)
+        return [rule for rule in said if not self.is_listed(rule.name)]
 
     def _match(self, model: str, headers: Sequence[tuple[bytes, bytes]]) -> CanaryRule | None:
         """First rule that matches, those that name the model before those that match any."""

@@ -4,6 +4,10 @@
     RUNNING  --promote---------------->    PROMOTED   everything to the canary
     ABORTED, PROMOTED  --start-------->    RUNNING    from the beginning of the plan
 
+What routers must agree on comes as an order (`heed`): the run, its stage and its verdict. The evidence is each router's
+own, so whichever router's guard objects first speaks for all. A run never goes back to RUNNING: to start again is
+another run. So an order that does not know yet of a verdict spoken here cannot undo it.
+
 A changed rule starts a new trial when its targets changed or the old one was over; otherwise it goes on with the new
 weights. Reloading an unchanged rule never revives an aborted canary.
 """
@@ -15,6 +19,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from gir.model.orders import CanaryOrder, mark
 from gir.model.policy import CanaryRule
 from gir.place.guard import Arm, Sample, verdict
 
@@ -58,19 +63,24 @@ class CanaryEvent(msgspec.Struct, frozen=True):
     action: str
     """`start`, `stage`, `promote`, `abort`."""
     by: str
-    """Who: an operator's name, `guard` or `plan`."""
+    """Who: an operator's name, `guard` or `plan`; of another router, `guard at` its name."""
     detail: str = ""
+    run: int = 0
 
 
 class Trial:
     """State of one rule. All methods take the time; nothing here looks at a clock."""
 
-    __slots__ = ("_arms", "_events", "_judged_s", "_pending", "_staged_s", "reason", "rule", "stage", "started_s",
-                 "state", "tally", "weights")  # fmt: skip
+    __slots__ = ("_arms", "_events", "_judged_s", "_pending", "_staged_s", "mark", "reason", "rule", "run", "stage",
+                 "started_s", "state", "tally", "weights")  # fmt: skip
 
     def __init__(self, rule: CanaryRule, now_s: float, events: list[CanaryEvent]) -> None:
         self._events = events
         self.rule = rule
+        self.mark = mark(rule)
+        """What orders about this very rule carry."""
+        self.run = 0
+        """Which start this is; orders count them."""
         self.state = TrialState.RUNNING
         self.reason = ""
         self.tally: dict[tuple[str, str], int] = {}
@@ -128,10 +138,7 @@ class Trial:
             self._judge(now_s)
         plan = self.rule.plan
         while self.stage + 1 < len(plan) and now_s - self.started_s >= plan[self.stage + 1][0] and self._content():
-            self.stage += 1
-            self._staged_s = now_s
-            self._weigh()
-            self._say(now_s, "stage", "plan", f"weight {plan[self.stage][1]}")
+            self._enter(self.stage + 1, now_s, "plan")
 
     def start(self, now_s: float, by: str) -> None:
         """Begin (again) at the first stage with no results."""
@@ -152,9 +159,26 @@ class Trial:
         self._pending.clear()
         self._say(now_s, "abort", by, self.reason)
 
+    def heed(self, order: CanaryOrder, began_s: float, now_s: float) -> None:
+        """Do as all routers do: the run that began at `began_s`, its stage and its verdict."""
+        if order.of != self.mark:
+            return  # said of another version of the rule
+        if order.run != self.run:
+            self.run = order.run
+            self.start(now_s, order.by)
+            self.started_s = min(began_s, now_s)
+        if order.stage > self.stage and order.stage < len(self.rule.plan):
+            self._enter(order.stage, now_s, order.by)
+        if order.state == "aborted" and self.state is not TrialState.ABORTED:
+            self.abort(now_s, order.by, order.reason)
+        elif order.state == "promoted" and self.state is not TrialState.PROMOTED and len(self.rule.targets) > 1:
+            self.promote(now_s, order.by)
+
     def adopt(self, rule: CanaryRule, now_s: float) -> None:
         """Go on under a changed rule of the same name."""
         before, self.rule = self.rule, rule
+        if rule != before:
+            self.mark, self.run = mark(rule), 0
         if [each.model for each in before.targets] != [each.model for each in rule.targets]:
             self.start(now_s, "policy")
         elif rule != before:
@@ -179,6 +203,7 @@ class Trial:
             "rule": self.rule.name,
             "state": self.state.value,
             "reason": self.reason,
+            "run": self.run,
             "dry_run": self.rule.dry_run,
             "running_s": round(max(0.0, now_s - self.started_s), 3),
             "stage": self.stage + 1 if self.rule.plan else None,
@@ -215,6 +240,11 @@ class Trial:
             canary = min(plan[self.stage][1], together)
             self.weights = [together - canary, canary, *([0] * (len(targets) - 2))]
 
+    def _enter(self, stage: int, now_s: float, by: str) -> None:
+        self.stage, self._staged_s = stage, now_s
+        self._weigh()
+        self._say(now_s, "stage", by, f"weight {self.rule.plan[stage][1]}")
+
     def _content(self) -> bool:
         """Whether the guard has seen enough at this stage to let the next one begin."""
         guard = self.rule.guard
@@ -240,4 +270,4 @@ class Trial:
                 return
 
     def _say(self, now_s: float, action: str, by: str, detail: str) -> None:
-        self._events.append(CanaryEvent(now_s, self.rule.name, action, by, detail))
+        self._events.append(CanaryEvent(now_s, self.rule.name, action, by, detail, self.run))

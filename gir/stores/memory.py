@@ -19,7 +19,6 @@ class MemoryStore:
         self._places: dict[str, dict[str, tuple[int, float]]] = {}
         """Places held in each slot counter, by replica, and when each claim lapses."""
         self._seen: dict[str, float] = {}
-        self._overrides: dict[str, bytes] = {}
         self._calls = 0
 
     def __repr__(self) -> str:
@@ -42,13 +41,7 @@ class MemoryStore:
         now_s = self._clock.monotonic_s()
         self._seen[replica] = now_s + ttl_s
         self._seen = {name: until_s for name, until_s in self._seen.items() if until_s > now_s}
-        return Census(len(self._seen), dict(self._overrides))
-
-    async def override(self, rule: str, value: bytes | None) -> None:
-        if value is None:
-            self._overrides.pop(rule, None)
-        else:
-            self._overrides[rule] = value
+        return Census(len(self._seen))
 
     async def close(self) -> None:
         """Nothing is held."""

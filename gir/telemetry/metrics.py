@@ -188,6 +188,12 @@ class RouterMetrics:
     def _declare_admission(self) -> None:
         counter, gauge, histogram = self._book.counter, self._book.gauge, self._book.histogram
         self.limited = counter("gir_limit_rejections_total", "Requests a limit refused.", "limit", "tenant")
+        self.orders_version = gauge(
+            "gir_orders_version", "Version of the operators' orders in force; routers that share a store show the same."
+        )
+        self.orders_degraded = gauge(
+            "gir_orders_degraded", "1 while the store of operators' orders cannot be used: the last ones stay."
+        )
         self.limit_degraded = gauge("gir_limits_degraded", "1 while limits run on local shares: the store is gone.")
         self.store_s = histogram(
             "gir_store_call_duration_seconds", "Calls of the shared store.", DECISION_S, "operation"

@@ -162,13 +162,6 @@ async def test_census_counts_the_living(store: LimitStore) -> None:
     assert (await store.census("a", 5.0)).live == 1
 
 
-async def test_overrides_reach_everybody_until_removed(store: LimitStore) -> None:
-    await store.override("team", b'{"requests_per_min":5}')
-    assert (await store.census("a", 5.0)).overrides == {"team": b'{"requests_per_min":5}'}
-    await store.override("team", None)
-    assert (await store.census("a", 5.0)).overrides == {}
-
-
 async def test_many_at_once_never_take_more_than_the_limit(store: LimitStore) -> None:
     rate = Rate(50, 3_600.0, 50)
     replies = await asyncio.gather(*(take(store, 1, 1, rate=rate) for _ in range(4)))

@@ -18,12 +18,14 @@ from gir.admit.limits import Limiter
 from gir.cli import limits_cmd
 from gir.clock import SystemClock
 from gir.model.ids import ModelId, TenantId
+from gir.model.orders import Orders
 from gir.model.outcome import Outcome
 from gir.model.policy import LimitRule
 from gir.model.request import Usage
 from gir.stores.memory import MemoryStore
 from gir.telemetry.admin import AdminAccess, AdminServer, Readiness, build_app
 from tests.support.limiting import request
+from tests.support.orders import Desk, office
 
 
 class Spy:
@@ -46,9 +48,14 @@ class Site:
             LimitRule(name="big", tenant="team", model="llama", concurrency_max=3, per=()),
         ]
         self.limiter = Limiter(rules, MemoryStore(self.clock), clock=self.clock)
+        self.desk = Desk(clock=self.clock, follow=self.follow)
         self.ledger = UsageLedger(since_wall_s=1.5)
         self.log = Spy()
         self.url = ""
+
+    def follow(self, orders: Orders) -> None:
+        """As a router does."""
+        self.limiter.heed({name: order.numbers for name, order in orders.limits.items()})
 
     def command(self, *args: str) -> tuple[int, str, str]:
         """Run `gir limits`; exit code, output, complaints."""
@@ -72,7 +79,7 @@ async def site() -> AsyncIterator[Site]:
         access=AdminAccess(),
         on_error=lambda what, error: pytest.fail(f"{what}: {error!r}"),
     )
-    app.add_routes(LimitsApi(made.limiter, made.clock, made.log).routes())  # type: ignore[arg-type]
+    app.add_routes(LimitsApi(made.limiter, office(made.desk, made.clock), made.clock, made.log).routes())  # type: ignore[arg-type]
     app.add_routes(UsageApi(made.ledger).routes())
     server = AdminServer(app)
     port = await server.start("127.0.0.1", 0)

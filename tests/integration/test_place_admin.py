@@ -17,6 +17,7 @@ from gir.clock import ManualClock
 from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ModelPolicy, RuleMatch
 from gir.place import Placer, Rewriter
 from gir.telemetry.admin import AdminAccess, AdminServer, Readiness, build_app
+from tests.support.orders import Desk, office
 from tests.support.placing import NOW_S, cluster, plan, policy, pool, request, view
 
 RULE = CanaryRule(
@@ -29,10 +30,11 @@ RULE = CanaryRule(
 
 @pytest.fixture
 async def router() -> AsyncIterator[SimpleNamespace]:
+    clock = ManualClock(monotonic_s=NOW_S)
     world = SimpleNamespace(
         placer=Placer(),
         rewriter=Rewriter(),
-        clock=ManualClock(monotonic_s=NOW_S),
+        clock=clock,
         policy=policy(rewrites=(RULE,), models=(ModelPolicy(name="llama", aliases=("gpt-4",)),)),
         view=view(
             cluster("cheap", rtt_s=0.1, load={"slots_free": 2}),
@@ -50,7 +52,17 @@ async def router() -> AsyncIterator[SimpleNamespace]:
         on_error=lambda _, error: errors.append(error),
     )
     app.add_routes(ExplainApi(world.placer, world.rewriter, world.clock, **now).routes())
-    app.add_routes(CanaryApi(world.rewriter, world.clock, **now, on_event=world.events.append).routes())
+    desk = Desk(clock=world.clock, follow=lambda orders: world.rewriter.heed(orders.canaries, NOW_S, clock.wall_s()))
+    canaries = CanaryApi(
+        world.rewriter,
+        desk,
+        office(desk, world.clock),
+        world.clock,
+        router="r-1",
+        **now,
+        on_event=world.events.append,
+    )
+    app.add_routes(canaries.routes())
     server = AdminServer(app)
     await server.start("127.0.0.1", 0)
     world.url = f"http://127.0.0.1:{server.port}"

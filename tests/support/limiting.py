@@ -62,10 +62,6 @@ class RemoteStore:
         await self._trip()
         return await self.inner.census(replica, ttl_s)
 
-    async def override(self, rule: str, value: bytes | None) -> None:
-        await self._trip()
-        await self.inner.override(rule, value)
-
     async def close(self) -> None:
         """Nothing is held."""
 

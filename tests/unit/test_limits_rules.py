@@ -191,26 +191,26 @@ def test_new_rules_keep_what_was_counted() -> None:
     refused(limits, clock, request(5))
 
 
-async def test_an_override_holds_until_it_is_removed() -> None:
+def test_an_override_holds_until_it_is_removed() -> None:
     limits, clock = limiter(LimitRule(name="r", requests_per_min=1))
     let_in(limits, clock, request(1))
-    await limits.override("r", {"requests_per_min": 2})
+    limits.heed({"r": {"requests_per_min": 2}, "absent": {"requests_per_min": 9}})
     assert limits.rules[0].requests_per_min == 2
     let_in(limits, clock, request(2))
     limits.apply([LimitRule(name="r", requests_per_min=1)])
     assert limits.rules[0].requests_per_min == 2, "a policy reload does not undo the operator"
-    await limits.override("r", None)
+    limits.heed({})
     assert limits.rules[0].requests_per_min == 1
 
 
 @pytest.mark.parametrize("change", [{"requests_per_min": 0}, {"per": 1}, {"nonsense": 5}])
-async def test_a_nonsense_override_is_refused(change: dict[str, int]) -> None:
+def test_a_nonsense_override_is_refused(change: dict[str, int]) -> None:
     limits, _ = limiter(LimitRule(name="r", requests_per_min=1))
     with pytest.raises(ValueError, match="cannot be changed so"):
-        await limits.override("r", change)
+        limits.check("r", change)
     with pytest.raises(ValueError, match="no limit is named"):
-        await limits.override("absent", {"requests_per_min": 5})
-    assert overridden(limits.rules[0], {}) is limits.rules[0]
+        limits.check("absent", {"requests_per_min": 5})
+    assert overridden(limits.rules[0], None) is limits.rules[0]
 
 
 @pytest.mark.slow

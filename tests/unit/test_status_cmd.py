@@ -14,6 +14,7 @@ from gir.model.beat import BeatReport, Condition
 from gir.model.cluster import Intent
 from gir.model.ids import ClusterId
 from tests.support.fleet import Fleet, pool
+from tests.support.orders import WHERE
 
 CONFIG: dict[str, Any] = {
     "version": 3,
@@ -45,7 +46,7 @@ def report(fleet: Fleet, **fields: Any) -> None:
 def drawn(fleet: Fleet, **config: Any) -> str:
     paper = io.StringIO()
     console = Console(width=160, file=paper)
-    console.print(status_cmd.screen({"clusters": rows(fleet), "config": {**CONFIG, **config}}))
+    console.print(status_cmd.screen({"clusters": rows(fleet), "config": {**CONFIG, **config}, "orders": WHERE}))
     return paper.getvalue()
 
 
