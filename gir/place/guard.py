@@ -4,12 +4,15 @@ Two questions, each answered only when chance is an unlikely explanation, becaus
 and a point estimate from twenty samples would sooner or later abort every good canary:
 
 - errors: the Wilson lower bound (99 %) of the canary's error rate lies above the control's rate plus the allowance;
-- slowness: its p95 time to first token is beyond the allowed multiple of the control's, and Welch's test on the
-  logarithms finds its times longer. Logarithms, because times to first token spread over decades with the length of
-  prompts; and the more requests there are, the more the test wants, so that looking again and again stays harmless.
+- slowness: its time to first token, at p95 or typically (geometric mean), is beyond the allowed multiple of the
+  control's, and Welch's test on the logarithms finds its times longer. Logarithms, because times to first token spread
+  over decades with the length of prompts. The p95 of twenty to fifty such times is mostly luck: by itself it let one in
+  fifty of the canaries three times as slow past their fiftieth request, with the typical time one in five hundred.
 
-Half of all requests failing, or times three times as long, show within twenty to fifty requests; a smaller trespass
-takes longer to be sure of.
+The test wants three to four standard errors of a new canary and four and a half of one that has served for a while:
+the guard looks again and again, and what is rare in one look is not in a thousand. Of canaries no worse than their
+control about one in a hundred is lost to chance (recorded times, 3,000 requests each). Half of all requests failing, or
+times three times as long, show within twenty to fifty requests; a smaller trespass takes longer to be sure of.
 """
 
 import math
@@ -30,6 +33,8 @@ _SLOW_Z_MIN, _SLOW_Z_MAX = 3.0, 4.5
 """Standard errors between the mean logarithms that condemn a canary, with few requests and with many."""
 _SLOW_Z_GROWTH = 0.6
 """In between, this times the root of the harmonic number of requests: a real slowdown outgrows it, chance does not."""
+_NEW = 50
+"""Results up to which a canary counts as new."""
 _CONTROL_MIN = 5
 """Control requests below which its error rate counts as zero: nothing to compare with is no licence to fail."""
 
@@ -88,27 +93,31 @@ def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue
     base = _times(control.samples)
     if len(base) < guard.samples_min:
         return ""
-    return _too_slow(_times(newest), base, guard, overdue_s)
+    return _too_slow(_times(newest), base, guard, overdue_s, new=canary.requests <= _NEW)
 
 
 def _times(samples: Iterable[Sample]) -> list[float]:
     return [sample.ttft_s for sample in samples if sample.ttft_s is not None]
 
 
-def _too_slow(times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...]) -> str:
+def _too_slow(
+    times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...], *, new: bool
+) -> str:
     base_p95_s = quantile(sorted(base), 0.95)
     limit_s = guard.ttft_p95_ratio_max * base_p95_s
     times = times + [age_s for age_s in overdue_s if age_s > limit_s]
     if len(times) < guard.samples_min:
         return ""
-    p95_s = quantile(sorted(times), 0.95)
+    p95_s, typical_s, base_typical_s = quantile(sorted(times), 0.95), _typical(times), _typical(base)
+    if p95_s <= limit_s and typical_s <= guard.ttft_p95_ratio_max * base_typical_s:
+        return ""
     grown = _SLOW_Z_GROWTH * math.sqrt(len(times) * len(base) / (len(times) + len(base)))
-    z_min = min(_SLOW_Z_MAX, max(_SLOW_Z_MIN, grown))
-    if p95_s <= limit_s or slower_z(times, base) < z_min:
+    if slower_z(times, base) < (min(_SLOW_Z_MAX, max(_SLOW_Z_MIN, grown)) if new else _SLOW_Z_MAX):
         return ""
     return (
-        f"p95 time to first token {p95_s:.3f} s of {len(times)} requests against {base_p95_s:.3f} s of "
-        f"{len(base)} in the control (allowed: {guard.ttft_p95_ratio_max:g} times)"
+        f"p95 time to first token {p95_s:.3f} s (typical {typical_s:.3f} s) of {len(times)} requests against "
+        f"{base_p95_s:.3f} s ({base_typical_s:.3f} s) of {len(base)} in the control "
+        f"(allowed: {guard.ttft_p95_ratio_max:g} times)"
     )
 
 
@@ -122,10 +131,18 @@ def wilson_lower(hits: int, count: int, z: float = _WILSON_Z) -> float:
 
 def slower_z(times: list[float], base: list[float]) -> float:
     """Welch's statistic on logarithms: standard errors by which `times` are longer than `base`."""
-    logs, base_logs = [[math.log(max(value, 1e-6)) for value in each] for each in (times, base)]
+    logs, base_logs = _logs(times), _logs(base)
     gap = fmean(logs) - fmean(base_logs)
     error = math.sqrt(variance(logs) / len(logs) + variance(base_logs) / len(base_logs) + 1e-12)
     return gap / error
+
+
+def _typical(times: list[float]) -> float:
+    return math.exp(fmean(_logs(times)))
+
+
+def _logs(times: list[float]) -> list[float]:
+    return [math.log(max(value, 1e-6)) for value in times]
 
 
 def quantile(ordered: list[float], share: float) -> float:

@@ -14,6 +14,8 @@ from gir.place import Rewriter
 from gir.place.trial import TrialState
 
 KEYS = 10_000
+REQUESTS_MAX = 50
+"""Requests a bad canary may have served when it goes, however fast they came."""
 _PRINCIPAL = Principal(tenant=TenantId("bench"), key_id="bench")
 _MODELS = ("stable", "next")
 _FLEET = index_view(
@@ -93,7 +95,7 @@ def trial(fault: Fault, ttfts_s: Sequence[float], *, weight: int, per_s: float, 
 
 
 def figures(ttfts_s: Sequence[float], seeds: int) -> dict[str, Any]:
-    """Every fault at a steady and a slow rate; and canaries like their control."""
+    """Every fault at a steady, a slow and a fast rate; and canaries like their control."""
     told: dict[str, Any] = {
         "share_percent": shares((1, 5, 10, 25, 50)),
         "moved_off": moved_off((1, 5, 10, 25, 50, 100)),
@@ -101,13 +103,13 @@ def figures(ttfts_s: Sequence[float], seeds: int) -> dict[str, Any]:
     for fault in FAULTS:
         runs = [
             trial(fault, ttfts_s, weight=weight, per_s=per_s, seed=seed)
-            for weight, per_s in ((10, 20.0), (25, 2.0))
+            for weight, per_s in ((10, 20.0), (25, 2.0), (50, 20.0))
             for seed in range(seeds)
         ]
         told[fault.name] = {
             "trials": len(runs),
             "aborted": sum(run["aborted"] for run in runs),
-            "in_time": sum(run["aborted"] and (run["after_s"] <= 30.0 or run["canary_requests"] <= 50) for run in runs),
+            "in_time": sum(run["aborted"] and run["canary_requests"] <= REQUESTS_MAX for run in runs),
             "worst_canary_requests": max(run["canary_requests"] for run in runs),
             "worst_s": round(max(run["after_s"] for run in runs), 1),
             "still_on_canary": sum(run["still_on_canary"] for run in runs),

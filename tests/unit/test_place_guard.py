@@ -1,12 +1,14 @@
 """A bad canary goes by itself, soon; a good one is left in peace; the control group never notices."""
 
+import math
 import random
+from statistics import fmean
 
 import pytest
 
 from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, RuleMatch
 from gir.place import Rewriter
-from gir.place.guard import slower_z, wilson_lower
+from gir.place.guard import Arm, Sample, slower_z, verdict, wilson_lower
 from gir.place.trial import TrialState
 from tests.support.placing import NOW_S, cluster, policy, pool, principal, view
 
@@ -21,10 +23,11 @@ def rule(weight: int) -> CanaryRule:
 class Run:
     """Requests of many sessions through one guarded rule, answered by two behaviours."""
 
-    def __init__(self, *, weight: int = 10, per_s: float = 20.0, seed: int = 1) -> None:
+    def __init__(self, *, weight: int = 10, per_s: float = 20.0, seed: int = 1, spread: float = 0.8) -> None:
         self.rewriter, self.rules = Rewriter(), policy(rewrites=(rule(weight),))
         self.chance = random.Random(seed)
         self.per_s = per_s
+        self.spread = spread
         self.canary = self.control = 0
         self.now_s = NOW_S
         self.homes: dict[str, str] = {}
@@ -34,7 +37,7 @@ class Run:
             self.now_s = NOW_S + number / self.per_s
             session = f"s{number % 997}"
             got = self.rewriter.rewrite("llama", [], principal(), session, self.rules, FLEET, self.now_s)
-            ttft_s = self.chance.lognormvariate(-1.2, 0.8) * (slower if got.arm else 1.0)
+            ttft_s = self.chance.lognormvariate(-1.2, self.spread) * (slower if got.arm else 1.0)
             ok = self.chance.random() >= (error_rate if got.arm else 0.01)
             self.canary += got.arm
             self.control += not got.arm
@@ -64,6 +67,63 @@ def test_at_a_trickle_fifty_requests_suffice(fault):
     assert run.canary <= 50
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("weight", [10, 50])
+def test_fifty_requests_suffice_however_widely_times_are_spread(weight):
+    """Times of the recorded conversations: one standard deviation is a factor of two and a half."""
+    late = 0
+    for seed in range(200):
+        run = Run(weight=weight, seed=seed, spread=0.95)
+        assert run.until_abort(slower=3.0)
+        late += run.canary > 50
+    assert late <= 1
+
+
+def times(count: int, factor: float = 1.0) -> list[float]:
+    """Times to first token spread evenly, on the scale of logarithms, over one and a half orders of magnitude."""
+    return [factor * 10.0 ** (-1.0 + 1.5 * (number % 25) / 24) for number in range(count)]
+
+
+def judged(canary: list[float], control: list[float], *, before: int = 0) -> str:
+    """Verdict on a canary that has served `before` requests already."""
+    arms = Arm(), Arm()
+    arms[0].requests = before
+    for arm, each in zip(arms, (canary, control), strict=True):
+        for ttft_s in each:
+            arm.add(Sample(NOW_S, True, ttft_s))
+    return verdict(*arms, CanaryGuard(), NOW_S)
+
+
+def test_an_unlucky_p95_does_not_hide_what_is_plain_from_all_the_others():
+    unlucky_control = [*times(45), *[30.0] * 5]
+    assert "p95 time to first token 8.215 s (typical" in judged(times(50, 3.0), unlucky_control)
+    assert not judged(times(50, 1.2), unlucky_control)
+
+
+def test_a_slow_tail_behind_good_typical_times_is_found():
+    control = times(200, 0.1)[:8] * 25
+    tail = [each * (20.0 if number % 8 == 0 else 1.0) for number, each in enumerate(control)]
+    assert math.exp(fmean(map(math.log, tail)) - fmean(map(math.log, control))) < CanaryGuard().ttft_p95_ratio_max
+    assert "p95" in judged(tail, control)
+    assert not judged(control, control)
+
+
+def test_two_dozen_requests_that_may_be_slow_by_chance_are_not_enough():
+    perhaps, control = times(25, 2.1), times(25)
+    assert 2.0 < slower_z(perhaps, control) < 3.0
+    assert not judged(perhaps, control)
+    assert judged(times(25, 3.0), control)
+
+
+def test_the_longer_a_canary_has_served_the_more_is_wanted_to_condemn_it():
+    """The guard looks hundreds of times: what chance does once in a thousand looks must not end a sound canary."""
+    doubtful, control = times(50, 1.97), times(200)
+    assert 4.0 < slower_z(doubtful, control) < 4.5
+    assert judged(doubtful, control)
+    assert not judged(doubtful, control, before=51)
+    assert judged(times(50, 3.0), control, before=51)
+
+
 def test_after_an_abort_the_control_group_is_where_it_was_and_the_canary_group_joins_it():
     run = Run(weight=30)
     assert run.until_abort(error_rate=0.5)
@@ -85,6 +145,9 @@ def test_a_canary_like_its_control_is_left_in_peace(seed):
 def test_a_smaller_trespass_is_found_when_there_are_more_requests_to_judge_by(seed):
     run = Run(weight=50, seed=seed)
     assert run.until_abort(slower=1.7)
+    run = Run(weight=50, seed=seed)
+    assert run.until_abort(error_rate=0.2)
+    assert run.canary <= 70
 
 
 def test_a_canary_that_hangs_is_found_out_without_a_single_answer():

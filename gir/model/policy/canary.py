@@ -42,7 +42,7 @@ class CanaryGuard(Section, frozen=True, kw_only=True):
     error_rate_over_control_max: Share = 0.05
     """Most its error rate may exceed the control's, 0 to 1."""
     ttft_p95_ratio_max: Annotated[float, msgspec.Meta(gt=1.0, le=1_000.0)] = 1.5
-    """Most its p95 time to first token may be, as a multiple of the control's."""
+    """Most its time to first token may be, at p95 or typically (geometric mean), as a multiple of the control's."""
     samples_min: Annotated[int, msgspec.Meta(ge=5, le=50)] = 20
     """Canary requests needed before it is judged. At most 50, so that a bad one is gone by then."""
     window_s: Seconds = 30.0
