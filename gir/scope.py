@@ -106,9 +106,6 @@ class Scope:
                 return candidate
         return None
 
-    def started(self, candidate: Candidate, now_s: float) -> None:
-        """Count the dispatch at once, so that the next plan sees it."""
-        assert self.request is not None and self.placement is not None, "dispatched before it was placed"
     def elsewhere(self, tried: frozenset[ClusterId]) -> bool:
         """Whether another cluster may serve the request now."""
         assert self.request is not None, "placed before it was read"
@@ -117,6 +114,9 @@ class Scope:
             self.request, stages.registry.view, self.policy, now_s=stages.clock.monotonic_s(), tried=tried
         )
 
+    def started(self, candidate: Candidate, now_s: float) -> None:
+        """Count the dispatch at once, so that the next plan sees it."""
+        assert self.request is not None and self.placement is not None, "dispatched before it was placed"
         stages, cluster = self._stages, candidate.cluster
         dispatch = stages.placer.dispatched(self.request, cluster, now_s)
         stages.telemetry.placed(cluster, self.placement.reason)
@@ -232,12 +232,12 @@ class Scope:
             return bool(self.attempts)
         return 400 <= self.status < 500 and self.status != _TOO_MANY
 
-
-def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
-    """What the span of an ended request says: GenAI conventions, and our own names for the routing."""
     def _ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.arrived_s
 
+
+def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
+    """What the span of an ended request says: GenAI conventions, and our own names for the routing."""
     found: dict[str, tracing.Value] = {
         tracing.REQUEST_ID: scope.request_id,
         tracing.OUTCOME: scope.outcome.value,
@@ -272,6 +272,6 @@ def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
     return found
 
 
+_TOO_MANY = 429
 _FAILURES = frozenset({Outcome.FAILED, Outcome.TRUNCATED})
 _NOTHING: tracing.Attributes = {}
-_TOO_MANY = 429
