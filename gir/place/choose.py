@@ -74,5 +74,12 @@ def _better_of_two(marks: list[Mark], draw: float, bound_s: float) -> None:
 
 
 def _resident_first(marks: list[Mark]) -> None:
-    """For an adapter: clusters that hold it and have room; then those that can load it, most spare capacity first."""
-    marks.sort(key=lambda mark: (0, mark.score_s) if mark.row.resident and mark.room >= 1 else (1, -mark.room))
+    """For an adapter: clusters that hold it and have room; then those with room that can load it, most spare capacity
+    first; when nobody has room, by expected time, loading included."""
+    marks.sort(key=_for_adapter)
+
+
+def _for_adapter(mark: Mark) -> tuple[int, float]:
+    if mark.room < 1:
+        return 2, mark.score_s
+    return (0, mark.score_s) if mark.row.resident else (1, -mark.room)

@@ -77,8 +77,8 @@ class Row:
 
     __slots__ = (
         "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "known_waiting", "ledger",
-        "place", "pool", "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total", "state", "static_s",
-        "suspect", "tier", "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
+        "load_s", "place", "pool", "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total", "state",
+        "static_s", "suspect", "tier", "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -127,10 +127,12 @@ class Row:
         )
         self.inflight = pool.slots_total - pool.slots_free + self.waiting
         self.resident = model == pool.model or model in pool.adapters_resident
+        self.load_s = 0.0 if self.resident else rules.adapter_load_s
+        """Until the adapter is there."""
         self.static_s = (
             weights.rtt * self.rtt_s
             + weights.error * (pool.error_rate or 0.0) * rules.error_penalty_s
-            + (0.0 if self.resident else weights.adapter * rules.adapter_load_s)
+            + weights.adapter * self.load_s
         )
         """Addends that do not depend on the request or the moment."""
 

@@ -52,7 +52,7 @@ class Mark(msgspec.Struct, gc=False):
     @property
     def expected_s(self) -> float:
         """Expected time to first token without weights or hints."""
-        return self.row.rtt_s + self.queue_s + max(0.0, self.prefill_s - self.cached_s)
+        return self.row.rtt_s + self.queue_s + self.row.load_s + max(0.0, self.prefill_s - self.cached_s)
 
     @property
     def use(self) -> float:

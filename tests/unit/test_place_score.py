@@ -161,6 +161,26 @@ def test_a_resident_cluster_without_room_yields_to_one_that_can_load():
     assert first(view(loads, holds), request(model="lora")) == "loads"
 
 
+def test_with_no_room_anywhere_the_time_to_load_an_adapter_counts_like_any_other():
+    full = {"slots_free": 0, "waiting": 2}
+    holds = cluster("holds", load={**full, "adapters_resident": frozenset({"lora"})})
+    loads = cluster("loads", load={**full, "adapters_loadable": frozenset({"lora"}), "service_rate_per_s": 4.4})
+    assert first(view(loads, holds), request(model="lora")) == "holds"
+    longer = cluster("holds", load={**full, "waiting": 20, "adapters_resident": frozenset({"lora"})})
+    assert first(view(loads, longer), request(model="lora")) == "loads"
+
+
+@pytest.mark.parametrize("tiers", [("reserved",), ("reserved", "on_demand")])
+def test_a_large_fleet_hides_no_holder_of_an_adapter_and_no_spare_capacity(tiers):
+    can = {"adapters_loadable": frozenset({"lora"}), "slots_free": 4}
+    near = [cluster(f"c{number}", rtt_s=0.001, load=can, tier=tiers[number % len(tiers)]) for number in range(80)]
+    roomy = cluster("roomy", rtt_s=0.4, load={**can, "slots_free": 12})
+    assert first(view(*near, roomy), request(model="lora"), draw=0.0) == "roomy"
+    holds = cluster("holds", rtt_s=0.4, load={"adapters_resident": frozenset({"lora"})})
+    eager = PlacementPolicy(weights=ScoreWeights(adapter=0.0))
+    assert first(view(*near, roomy, holds), request(model="lora"), policy=policy(placement=eager), draw=0.0) == "holds"
+
+
 def test_a_session_stays_unless_its_cluster_is_gone():
     placer = Placer()
     asked = request(session_key="chat-1")

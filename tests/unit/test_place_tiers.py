@@ -176,6 +176,16 @@ def test_a_critical_request_stays_when_no_tier_is_fast_enough_but_the_cheap_one_
     assert names(plan(Placer(), near, request(criticality=CRITICAL), policy=rules))[0] == "cheap"
 
 
+def test_a_critical_request_leaves_a_tier_that_would_have_to_load_its_adapter_first():
+    cheap = cluster("cheap", load={"adapters_loadable": frozenset({"lora"})})
+    dear = cluster("dear", tier="on_demand", load={"adapters_resident": frozenset({"lora"})})
+    rules = policy(models=(ModelPolicy(name="lora", ttft_objective_s=0.5),))
+    standard = plan(Placer(), view(cheap, dear), request(model="lora"), policy=rules)
+    assert names(standard)[0] == "cheap"
+    critical = plan(Placer(), view(cheap, dear), request(model="lora", criticality=CRITICAL), policy=rules)
+    assert (names(critical)[0], critical.reason) == ("dear", "objective")
+
+
 def test_sheddable_requests_are_confined_to_tiers_that_take_them():
     tiers = (TIERS[0], TierPolicy(name="on_demand", price_per_slot_hour=3.0, criticality_min="standard"))
     asked = request(criticality=Criticality.SHEDDABLE)
