@@ -277,6 +277,9 @@ class SimRouter:
     def _ask_all(self) -> None:
         """One round of probes; the answers are told together when the last has come."""
         policy = self.registry.policy
+        self.node.later(policy.probe_interval_s, self._ask_all)
+        if not policy.probe:
+            return
         now_s = self.loop.time()
         good: list[tuple[str, float]] = []
         bad: list[tuple[str, bool]] = []
@@ -296,7 +299,6 @@ class SimRouter:
             self.node.later(slowest_s, self._answered, good, now_s)
         if bad:
             self.node.later(policy.probe_timeout_s, self._missed, bad, now_s)
-        self.node.later(policy.probe_interval_s, self._ask_all)
 
     def _answered(self, good: list[tuple[Any, float]], asked_s: float) -> None:
         now_s = self.loop.time()
