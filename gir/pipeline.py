@@ -36,6 +36,7 @@ from gir.place.rewrite import Rewriter
 from gir.scope import Scope
 from gir.telemetry.tracing import Tracing, operation
 from gir.wire import headers as names
+from gir.wire.survey import is_large
 
 _MODELS = "/v1/models"
 
@@ -125,7 +126,10 @@ class Pipeline:
         body = exchange.body_ready
         if body is None:
             body = await exchange.read_body()
-        asked = requesting.read(caller, api, body, principal)
+        if is_large(body):
+            asked = await requesting.read_large(caller, api, body, principal)
+        else:
+            asked = requesting.read(caller, api, body, principal)
         scope.rewrite = stages.rewriter.rewrite(
             asked.peek.model,
             head.headers,

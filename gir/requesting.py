@@ -3,6 +3,7 @@
 Helpers of the pipeline: they know headers, bodies and values, and decide nothing about where a request goes.
 """
 
+import asyncio
 import itertools
 from collections.abc import Callable
 
@@ -23,8 +24,10 @@ from gir.net.message import Headers
 from gir.net.render import request_end
 from gir.net.upstream import CallDeadlines
 from gir.scope import Scope
+from gir.tasks import in_turns
 from gir.wire import headers as names
-from gir.wire.openai import Peek, peek, with_include_usage, with_model
+from gir.wire.openai import DEPTH_MAX, Peek, edited, peek, with_include_usage, with_model
+from gir.wire.survey import Survey
 
 _CLASS_NAMES = {item: item.label.encode() for item in Criticality}
 _USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
@@ -65,6 +68,8 @@ class Asked(msgspec.Struct, kw_only=True):
     peek: Peek
     session_key: str | None
     trusted: bool
+    surveyed: Survey | None = None
+    """What was found in a body too large to be looked through for each splice."""
 
 
 class RequestIds:
@@ -80,15 +85,25 @@ class RequestIds:
         return f"{self._prefix}{next(self._numbers):08x}"
 
 
-def read(caller: Caller, api: Api, body: bytes, principal: Principal) -> Asked:
+async def read_large(caller: Caller, api: Api, body: bytes, principal: Principal) -> Asked:
+    """The same as `read` for a body that would hold up the event loop, with turns for others in between."""
+    surveyed = Survey(body, DEPTH_MAX)
+    await in_turns(surveyed.steps())
+    asked = read(caller, api, body, principal, surveyed)
+    await asyncio.sleep(0)
+    return asked
+
+
+def read(caller: Caller, api: Api, body: bytes, principal: Principal, surveyed: Survey | None = None) -> Asked:
     """Peek into the body; raises RequestError when it is not usable."""
-    seen = peek(api, body)
+    seen = peek(api, body, surveyed)
     return Asked(
         api=api,
         body=body,
         peek=seen,
         session_key=caller.session_key or seen.session_key,
         trusted=principal.trusted,
+        surveyed=surveyed,
     )
 
 
@@ -194,9 +209,12 @@ def job(
 def body_for(asked: Asked, model: ModelId) -> bytes:
     """The client's bytes, with another model name or a usage request spliced in where needed."""
     body = asked.body
-    if model != asked.peek.model:
+    renamed, usage_is_ours = model != asked.peek.model, _usage_is_ours(asked)
+    if asked.surveyed is not None:
+        return edited(asked.surveyed, model=model if renamed else None, include_usage=usage_is_ours)
+    if renamed:
         body = with_model(body, model)
-    return with_include_usage(body, absent=asked.peek.options_absent) if _usage_is_ours(asked) else body
+    return with_include_usage(body, absent=asked.peek.options_absent) if usage_is_ours else body
 
 
 def _usage_is_ours(asked: Asked) -> bool:

@@ -5,10 +5,16 @@ reports a failure through one callback and cancels what is left when it closes.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 FailureHandler = Callable[[str, BaseException], None]
+
+
+async def in_turns(steps: Iterator[None]) -> None:
+    """Take all of `steps`, with a turn of the event loop for everybody else after each."""
+    for _ in steps:
+        await asyncio.sleep(0)
 
 
 class TaskSet:

@@ -10,8 +10,10 @@ from gir.net.exchange import Exchange
 from gir.net.message import Headers, RequestHead, ResponseHead
 from gir.net.pool import Endpoint
 from gir.net.render import request_head
+from gir.tasks import in_turns
 from gir.wire import headers as names
-from gir.wire.openai import Peek, api_of, peek
+from gir.wire.openai import DEPTH_MAX, Peek, api_of, peek
+from gir.wire.survey import Survey, is_large
 from tier1_agent.fleet import Fleet
 from tier1_agent.picker import PickRequest
 from tier1_agent.pods import Pod
@@ -107,7 +109,10 @@ async def read_job(exchange: Exchange, fleet: Fleet, *, now_s: float, total_s: f
     body = exchange.body_ready
     if body is None:
         body = await exchange.read_body()
-    peeked = peek(api, body)
+    surveyed = Survey(body, DEPTH_MAX) if is_large(body) else None
+    if surveyed is not None:
+        await in_turns(surveyed.steps())
+    peeked = peek(api, body, surveyed)
     found = fleet.find(peeked.model)
     if found is None:
         served = ", ".join(sorted(fleet.names())[:20]) or "none yet"

@@ -23,7 +23,8 @@ _NOT_OUTLINE = bytes(set(range(256)) - set(b"{}[]" + _MARK + _KEY))
 _SIGNS = bytes.maketrans(b"{[}]" + _MARK + _KEY, b"\x01\x01\xff\xff\x00\x00")
 """Depth change of each outline byte, as a signed octet."""
 _MARK_OR_KEY = re.compile(b"[\xfe\xff]")
-_COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+COLON = re.compile(rb"[ \t\r\n]*:[ \t\r\n]*")
+"""What makes the string before it a key."""
 
 
 class OutlineError(ValueError):
@@ -69,7 +70,7 @@ def value_offset(body: bytes, key_offset: int) -> int:
     Raises ValueError when that string is no key.
     """
     quote = body.index(b'"', key_offset + 1)
-    colon = _COLON.match(body, quote + 1)
+    colon = COLON.match(body, quote + 1)
     if colon is None:
         raise ValueError(f"no colon follows the string at byte {key_offset}: it is a value, not a key")
     return colon.end()

@@ -16,13 +16,16 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gir.model.request import Api
 from gir.wire import refusals, structure
-from gir.wire.splice import with_include_usage, with_model
+from gir.wire.splice import edited, with_include_usage, with_model
 from gir.wire.structure import DEPTH_MAX
+from gir.wire.survey import Survey
 from gir.wire.usage import read_usage
 
-__all__ = ["DEPTH_MAX", "Peek", "api_of", "peek", "read_usage", "with_include_usage", "with_model"]
+__all__ = ["DEPTH_MAX", "Peek", "api_of", "edited", "peek", "read_usage", "with_include_usage", "with_model"]
 
 MODEL_CHARS_MAX = 256
+RESUMABLE_BYTES_MAX = 4 * 1024 * 1024
+"""Longer prompts are not looked through for what a second engine could not continue."""
 
 _ABSENT = frozenset({b"", b"null", b"[]", b"{}", b"false"})
 """Values of an optional field that ask for nothing."""
@@ -174,6 +177,8 @@ class Peek(msgspec.Struct, frozen=True, kw_only=True):
         Looks through the prompt, so ask only where policy resumes at all.
         """
         asked = self.chat
+        if len(self.prompt) > RESUMABLE_BYTES_MAX:
+            return False
         if asked is None or self.choices != 1 or any(bytes(value) not in _ABSENT for value in _output_shapers(asked)):
             return False
         prompt = bytes(self.prompt)
@@ -196,8 +201,8 @@ def _output_shapers(asked: _Chat) -> tuple[Raw, ...]:
     )
 
 
-def peek(api: Api, body: bytes) -> Peek:
-    """Read what is needed of `body`.
+def peek(api: Api, body: bytes, surveyed: Survey | None = None) -> Peek:
+    """Read what is needed of `body`; what was `surveyed` before is not looked for again.
 
     Raises RequestError: BAD_JSON for bytes that are not one well-formed JSON text, BAD_REQUEST for fields that cannot
     mean what routing needs; both name the field and the fix.
@@ -211,16 +216,24 @@ def peek(api: Api, body: bytes) -> Peek:
         refusals.refuse_json(error)
     except RecursionError:
         refusals.refuse_depth(DEPTH_MAX)
+    if surveyed is not None:
+        if len(surveyed.model_at) > 1:
+            refusals.refuse_duplicate("model")
+    else:
+        _check_whole(body, prompt_key, prompt)
+    model = seen.model
+    if not model or len(model) > MODEL_CHARS_MAX or not model.isprintable():
+        refusals.refuse_model(model, MODEL_CHARS_MAX)
+    return seen
+
+
+def _check_whole(body: bytes, prompt_key: bytes, prompt: Raw) -> None:
     if not body.isascii():
         try:
             body.decode()
         except UnicodeDecodeError as error:
             refusals.refuse_utf8(error)
     structure.check(body, prompt_key, prompt)
-    model = seen.model
-    if not model or len(model) > MODEL_CHARS_MAX or not model.isprintable():
-        refusals.refuse_model(model, MODEL_CHARS_MAX)
-    return seen
 
 
 def _read_chat(body: bytes) -> tuple[Peek, Raw]:

@@ -45,6 +45,13 @@ def refuse_outline(error: ValueError) -> NoReturn:
     raise RequestError(ErrorKind.BAD_JSON, f"the body's structure is too large: {error}; send fewer objects") from None
 
 
+def refuse_long(name: str, length: int, length_max: int) -> NoReturn:
+    """A field that names something is as long as a text."""
+    raise RequestError(
+        ErrorKind.BAD_REQUEST, f"{name} is {length} bytes long, the limit is {length_max}; shorten it", param=name
+    )
+
+
 def refuse_duplicate(name: str) -> NoReturn:
     """A key that decides where the request goes is given more than once."""
     raise RequestError(
@@ -95,7 +102,8 @@ def _value_of(body: bytes, path: str) -> str:
         value = bytes(_decode_fields(body)[name])
     except (msgspec.DecodeError, RecursionError, KeyError):
         return ""
-    return f" is {shortened(value.decode(errors='replace'))}" if name == path else ""
+    shown = shortened(value[: 4 * VALUE_CHARS_MAX].decode(errors="replace"))
+    return f" is {shown}" if name == path else ""
 
 
 def _lower_first(text: str) -> str:

@@ -7,6 +7,7 @@ from msgspec import Raw
 
 from gir.wire import jsonscan, refusals
 from gir.wire.structure import MODEL_KEY
+from gir.wire.survey import Survey
 
 _STREAM_OPTIONS = jsonscan.Key("stream_options")
 _INCLUDE_USAGE = jsonscan.Key("include_usage")
@@ -41,6 +42,32 @@ def with_include_usage(body: bytes, *, absent: bool = False) -> bytes:
         return b"".join((body[:start], b'"stream_options":{"include_usage":true},', body[start:]))
     start = _value_offset(body, _STREAM_OPTIONS)
     return b"".join((body[:start], _with_true(bytes(options)), body[start + len(options) :]))
+
+
+def edited(surveyed: Survey, *, model: str | None, include_usage: bool) -> bytes:
+    """Both edits on a large body at once, by the places its survey has found; `model` None leaves the model alone.
+
+    The body must have passed `peek`.
+    """
+    body = surveyed.body
+    edits: list[tuple[int, int, bytes]] = []
+    if model is not None:
+        start = jsonscan.value_offset(body, surveyed.model_at[-1])
+        old = _STRING.match(body, start)
+        assert old is not None, "peek has read it"
+        edits.append((start, old.end(), msgspec.json.encode(model)))
+    if include_usage and surveyed.options_at:
+        start = jsonscan.value_offset(body, surveyed.options_at[-1])
+        edits.append((start, start + len(surveyed.options), _with_true(surveyed.options)))
+    elif include_usage:
+        start = body.index(b"{") + 1
+        edits.append((start, start, b'"stream_options":{"include_usage":true},'))
+    parts: list[bytes] = []
+    at = 0
+    for start, end, new in sorted(edits):
+        parts += (body[at:start], new)
+        at = end
+    return b"".join((*parts, body[at:])) if parts else body
 
 
 def _with_true(options: bytes) -> bytes:

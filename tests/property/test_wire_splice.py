@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from gir.model.errors import RequestError
 from gir.model.request import Api
 from gir.wire.jsonscan import Key, depth, key_offsets, value_offset
-from gir.wire.openai import peek, with_include_usage, with_model
+from gir.wire.openai import edited, peek, with_include_usage, with_model
+from gir.wire.survey import Survey
 
 NAMES = st.sampled_from(["model", "stream_options", "include_usage", "messages", "x", 'q"', "\\", "mode", "m\u00f6del"])
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=12) | NAMES
@@ -57,6 +58,19 @@ def test_usage_splice_changes_include_usage_alone(case: tuple[dict[str, Any], by
     assert json.loads(spliced) == expected
     assert with_include_usage(spliced) == spliced
     assert with_include_usage(raw, absent=peek(Api.CHAT, raw).options_absent) == spliced
+
+
+@given(bodies(), st.integers(min_value=1, max_value=40), st.none() | st.text(min_size=1, max_size=8), st.booleans())
+def test_a_survey_finds_the_same_places_however_it_is_sliced(
+    case: tuple[dict[str, Any], bytes], slice_bytes: int, model: str | None, usage: bool
+) -> None:
+    _, raw = case
+    found = Survey(raw, 200, slice_bytes=slice_bytes)
+    for _ in found.steps():
+        pass
+    assert found.model_at == key_offsets(raw, Key("model"))
+    expected = with_model(raw, model) if model is not None else raw
+    assert edited(found, model=model, include_usage=usage) == (with_include_usage(expected) if usage else expected)
 
 
 @given(bodies())
