@@ -21,6 +21,7 @@ from gir.admin.usage import UsageApi
 from gir.admit.limits import Limiter
 from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
+from gir.bounds import server_limits
 from gir.catalog import Catalog
 from gir.clock import SystemClock
 from gir.control.beats import BeatServer, BeatService, Terms
@@ -37,7 +38,6 @@ from gir.listening import admin_access, beat_credentials, listen, server_tls
 from gir.model.ids import ClusterId
 from gir.model.orders import Orders
 from gir.model.policy import PolicySnapshot
-from gir.net.limits import ServerLimits
 from gir.net.pool import PoolLimits
 from gir.net.server import HttpServer
 from gir.net.tls import ClientTls
@@ -160,10 +160,9 @@ class Router:
             model_card=lambda who, name: catalog.card(self._registry.view, self._policies.current, who, name),
             response_headers=config.telemetry.response_headers,
         )
-        flow = self._policies.current.flow
         self._server = HttpServer(
             Pipeline(stages).handle,
-            limits=ServerLimits(body_bytes_max=forward.body_bytes_max, in_flight_max=flow.in_flight_max),
+            limits=server_limits(self._policies.current),
             clock=clock,
             origin="gir",
             tls=server_tls(config.tls),
@@ -310,6 +309,7 @@ class Router:
         self._limiter.apply(policy.limits)
         self._waiting.apply(policy.flow)
         self._registry.apply_policy(policy, self._clock.monotonic_s())
+        self._server.limits = server_limits(policy)
         forward = policy.forward
         self._dispatcher.budget.configure(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
 

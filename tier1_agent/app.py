@@ -93,7 +93,8 @@ class Agent:
             clock=clock,
         )
         tls = ServerTls(config.tls.cert, config.tls.key, client_ca=config.tls.client_ca) if config.tls else None
-        limits = ServerLimits(body_bytes_max=config.forward.body_bytes_max)
+        forward = config.forward
+        limits = ServerLimits(body_bytes_max=forward.body_bytes_max, bodies_bytes_max=forward.bodies_bytes_max)
         self._server = HttpServer(
             self._proxy, limits=limits, clock=clock, origin="agent", tls=tls, observer=self._recorder
         )

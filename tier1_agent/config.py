@@ -86,6 +86,8 @@ class ForwardSection(Section, frozen=True, kw_only=True):
     idle_s: Seconds = 60.0
     total_s: Seconds = 3_600.0
     body_bytes_max: Count = 32 * 1024 * 1024
+    bodies_bytes_max: Count = 2 * 1024 * 1024 * 1024
+    """Bodies of all requests in flight, together; a request whose body would not fit gets 503."""
     response_bytes_max: Count = 64 * 1024 * 1024
 
 
@@ -189,6 +191,11 @@ def _faults(config: AgentConfig, base: Path) -> Iterator[str]:
             yield f"advertise_url is {fault.removeprefix('url ')}"
     yield from _pod_faults(config.pods, base)
     yield from _gate_faults(config.gate)
+    if config.forward.bodies_bytes_max < config.forward.body_bytes_max:
+        yield (
+            f"forward.bodies_bytes_max is {config.forward.bodies_bytes_max}, below body_bytes_max "
+            f"{config.forward.body_bytes_max}: the longest body could never come in; raise it or lower the other"
+        )
     yield from _refused(partial(_weights, config.picker))
 
 

@@ -302,6 +302,11 @@ def _flow(config: "RouterConfig") -> Iterator[str]:
             f"policy.flow.critical_reserve is {flow.critical_reserve:g}: with sheddable_headroom "
             f"{flow.sheddable_headroom:g} they take more than all slots; their sum must not exceed 1"
         )
+    if flow.bodies_bytes_max < config.policy.forward.body_bytes_max:
+        yield (
+            f"policy.flow.bodies_bytes_max is {flow.bodies_bytes_max}, below forward.body_bytes_max "
+            f"{config.policy.forward.body_bytes_max}: the longest body could never come in; raise it or lower the other"
+        )
     if flow.queue_max > flow.in_flight_max:
         yield (
             f"policy.flow.queue_max is {flow.queue_max}, above in_flight_max {flow.in_flight_max}, which counts the "

@@ -69,6 +69,7 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
         ("gate: {queue_max: 5}\n", ["gate.queue_max is 5", "concurrent_max_per_pod"]),
         ("gate: {wait_max_s: 5}\n", ["gate.wait_max_s is 5,", "concurrent_max_per_pod"]),
         ("gate: {overflow_status: 500}\n", ["gate.overflow_status is 500"]),
+        ("forward: {bodies_bytes_max: 9}\n", ["forward.bodies_bytes_max is 9, below body_bytes_max 33554432"]),
         ("admin: {listen: here}\n", ["admin.listen is 'here'"]),
         ("zone: [1\n", ["agent.yaml:7", "correct the YAML"]),
     ],

@@ -143,6 +143,10 @@ def test_a_good_file_is_taken() -> None:
             {"policy": {"forward": {"hedge_after_s": 2, "attempts_max": 1}}},
             "policy.forward.attempts_max is 1, which leaves no second attempt",
         ),
+        (
+            {"policy": {"flow": {"bodies_bytes_max": 1_000}}},
+            "policy.flow.bodies_bytes_max is 1000, below forward.body_bytes_max 33554432",
+        ),
         ({"policy": {"flow": {"critical_reserve": 0.9, "sheddable_headroom": 0.2}}}, "take more than all slots"),
         (
             {"policy": {"flow": {"queue_max": 9, "in_flight_max": 5}}},

@@ -60,5 +60,7 @@ class FlowPolicy(Section, frozen=True, kw_only=True):
     """Longest that waiting Critical requests may keep a pool from serving a Standard one that has waited as long."""
     in_flight_max: Count = 20_000
     """Requests in this process, waiting and running; beyond it the door is shut before bodies are read."""
+    bodies_bytes_max: Count = 2 * 1024 * 1024 * 1024
+    """Bodies of all of them in sum; a request whose body would not fit is refused with 503 before it is read."""
     sheddable_headroom: Share = 0.05
     """Sheddable requests are admitted only while this share of slots is free."""
