@@ -124,6 +124,7 @@ class Recorder:
             self._error(self._body)
 
     def _event(self, event: bytes | bytearray, now_s: float) -> None:
+        event = event.lstrip(b"\r\n")
         if event.startswith(b"data: [DONE]"):
             self.record.done = True
         elif event.startswith(b'data: {"error"') or b'"type":"error"' in event:

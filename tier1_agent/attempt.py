@@ -115,6 +115,8 @@ class Attempt:
             await call.relay(exchange, framer)
         except UpstreamError as error:
             trouble = error
+        if framer.loose_end:
+            exchange.write(framer.loose_end)
         usage = framer.usage or Usage(completion_tokens=framer.events, estimated=True)
         if framer.terminal_seen or (trouble is None and job.api is Api.OTHER):
             if framer.missing_end:

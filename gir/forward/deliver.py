@@ -53,6 +53,8 @@ async def deliver_stream(exchange: Exchange, answer: Answer) -> Delivery:
     except BaseException:
         call.abort()
         raise
+    if framer.loose_end:
+        exchange.write(framer.loose_end)
     usage = framer.total_usage() if isinstance(framer, ResumedFramer) else framer.usage
     if framer.terminal_seen:
         if framer.missing_end:

@@ -161,6 +161,11 @@ class EventFramer:
         due = self.terminal_seen and self.late_error is None and self.api in _ENDS_WITH_DONE
         return b"data: [DONE]\n\n" if due and not self.done_seen else b""
 
+    @property
+    def loose_end(self) -> bytes:
+        """What ends an event too large to be held that was cut in the middle, so that what follows is its own event."""
+        return b"\n\n" if self._raw else b""
+
     # Framing
 
     def _feed_slowly(self, data: bytes) -> bytes:

@@ -34,6 +34,10 @@ def verdict(record: Record) -> tuple[bool, bool, bool, bool]:
     return record.ok, record.failed_before_token, record.failed_after_token, record.lie
 
 
+def test_blank_lines_between_events_hide_none() -> None:
+    assert listen(token(1), token(2), b": comment\n\n\r\n\r\n", DONE).ok
+
+
 def test_a_whole_stream_is_ok_with_its_times() -> None:
     record = listen(b'data: {"choices":[{"delta":{"role":"assistant"}}]}\n\n', token(1), token(2), DONE)
     assert verdict(record) == (True, False, False, False)
