@@ -49,6 +49,8 @@ class Watch:
         self._metrics = metrics
         self._log = log
         self._view: ClusterView | None = None
+        self._lost: dict[ClusterId, str] = {}
+        """Clusters that requests should leave, with what they became."""
 
     async def run(self) -> None:
         """Look every `LOOK_S`, for ever."""
@@ -73,6 +75,8 @@ class Watch:
         if view is not self._view:
             self._view = view
             self._waiting.look()
+        if self._lost:
+            self._move(view)
 
     def _follow(self, event: HealthEvent) -> None:
         cluster = event.cluster or ""
@@ -87,23 +91,21 @@ class Watch:
             cause=event.cause.value,
             reason=event.reason,
         )
-        if event.redispatch and event.cluster is not None:
-            self._pools.purge(event.cluster)
-            if self._others_have_room(event.cluster):
-                moved = self._dispatcher.give_up_waiting(event.cluster, f"cluster became {event.after}")
-                if moved:
-                    self._log.info("waiting requests moved", cluster=cluster, requests=moved)
+        if event.kind is EventKind.STATUS and event.cluster is not None:
+            self._lost.pop(event.cluster, None)
+            if event.redispatch:
+                self._pools.purge(event.cluster)
+                self._lost[event.cluster] = event.after
 
-    def _others_have_room(self, lost: ClusterId) -> bool:
-        """Whether somebody else serves a model the lost cluster served; else waiting there is still the best chance."""
-        clusters = self._registry.view.clusters
-        models = {model for state in clusters if state.id == lost for model in state.pools}
-        return any(
-            state.id != lost
-            and state.status in (ClusterStatus.HEALTHY, ClusterStatus.RAMPING)
-            and not models.isdisjoint(state.pools)
-            for state in clusters
-        )
+    def _move(self, view: ClusterView) -> None:
+        """Have requests leave lost clusters: at each look, for some may go nowhere else yet, and a frozen host accepts
+        connections, so that others begin to wait there after the verdict."""
+        well = {state.id for state in view.clusters if _good(state.status.value)}
+        self._lost = {cluster: became for cluster, became in self._lost.items() if cluster not in well}
+        for cluster, became in self._lost.items():
+            moved = self._dispatcher.give_up_waiting(cluster, f"cluster became {became}")
+            if moved:
+                self._log.info("waiting requests moved", cluster=cluster, requests=moved)
 
 
 def _good(status: str) -> bool:

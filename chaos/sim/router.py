@@ -4,7 +4,7 @@ import functools
 import hashlib
 import random
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, cast
 
 from prometheus_client.registry import CollectorRegistry
@@ -27,6 +27,7 @@ from gir.model.cluster import ClusterStatus
 from gir.model.errors import ErrorKind
 from gir.model.ids import TenantId
 from gir.model.policy import PolicySnapshot
+from gir.model.request import InferenceRequest
 from gir.net.connection import ServerConnection
 from gir.net.limits import ServerLimits
 from gir.net.message import RequestHead
@@ -249,12 +250,27 @@ class SimRouter:
             return -1.0
         return now_s - frozen_s - rungs(self.registry.policy)[0][1] - SLACK_S
 
-    def others_serve(self, cluster: str) -> bool:
-        """Somebody else could take a request that waits at `cluster`."""
-        states = self.registry.view.clusters
-        models = {model for state in states if state.id == cluster for model in state.pools}
+    def others_serve(self, request: InferenceRequest, tried: Collection[str]) -> bool:
+        """Somebody not yet tried, in good health, could take the request, and may."""
+        policy, now_s = self.policies.current, self.loop.time()
+        principal = request.principal
+        kept_in = [set(tenant.regions) for tenant in policy.tenants if tenant.id == principal.tenant and tenant.regions]
+        if principal.regions_allowed is not None:
+            kept_in.append(set(principal.regions_allowed))
+        drained = {entry.id for entry in policy.clusters if entry.intent != "serve"}
         good = (ClusterStatus.HEALTHY, ClusterStatus.RAMPING)
-        return any(state.id != cluster and state.status in good and models & set(state.pools) for state in states)
+        return any(
+            state.id not in tried
+            and state.id not in drained
+            and state.status in good
+            and state.weight > 0
+            and not state.probation
+            and state.backoff_until_s <= now_s
+            and request.model in state.pools
+            and state.pools[request.model].slots_total > 0
+            and all(state.region in regions for regions in kept_in)
+            for state in self.registry.view.clusters
+        )
 
     def sent(self, scope: Scope) -> Sent | None:
         """What the pod of a request's last attempt sent."""

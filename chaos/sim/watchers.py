@@ -38,6 +38,8 @@ GONE_S = 1.0
 """So long after its client has left, no pod works on a request any more."""
 WAITERS_S = 1.0
 """Requests that wait for their first token are moved this much after the verdict at the latest."""
+GIVEN_UP = "cluster became "
+"""So health gives its reason when it takes a waiting request from a cluster."""
 UNTROUBLED_S = 30.0
 """A cluster that nothing has befallen for so long must not be accused of anything."""
 _AVAILABLE = (ClusterStatus.HEALTHY, ClusterStatus.RAMPING)
@@ -149,6 +151,9 @@ class SeenPlacer(Placer):
     def __init__(self) -> None:
         super().__init__()
         self.tried: dict[str, set[ClusterId]] = {}
+        self._requests: dict[Dispatch, InferenceRequest] = {}
+        self.ending: InferenceRequest | None = None
+        """Whose attempt ends now."""
         self.versions: dict[str, int] = {}
 
     def plan(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, **more: Any) -> Placement:
@@ -174,7 +179,13 @@ class SeenPlacer(Placer):
             self.observed.fail("I7", f"{request.request_id} must not leave {sorted(allowed)} for {cluster}")
         self._check_ladder(request, cluster, tried, now_s)
         tried.add(cluster)
-        return super().dispatched(request, cluster, now_s)
+        dispatch = super().dispatched(request, cluster, now_s)
+        self._requests[dispatch] = request
+        return dispatch
+
+    def finished(self, dispatch: Dispatch, **more: Any) -> None:
+        self.ending = self._requests.pop(dispatch, None)
+        super().finished(dispatch, **more)
 
     def _check_ladder(self, request: InferenceRequest, cluster: ClusterId, tried: set[ClusterId], now_s: float) -> None:
         """A frozen cluster gets nothing once the probes must have seen it, while another one could take the request."""
@@ -237,11 +248,17 @@ class SeenScopes:
         if self._life != router.lives:
             return
         self._observed.note(router.name, "attempt", attempt.cluster, attempt.result.value, attempt.phase.value)
+        request = router.placer.ending
+        if request is None:
+            return
+        serve = router.others_serve(request, router.placer.tried.get(request.request_id, ()))
+        if attempt.detail.startswith(GIVEN_UP) and not serve:
+            self._observed.fail("moved", f"{request.request_id} was taken from {attempt.cluster} with nowhere to go")
         waited = attempt.phase in (Phase.DISPATCHED, Phase.HEAD) and attempt.result is AttemptResult.LOCAL_FAULT
         # Who was sent there after the verdict had nowhere else to go.
         waited = waited and attempt.started_s < router.registry.suspected_s.get(attempt.cluster, float("inf"))
         late_s = router.frozen_too_long_s(attempt.cluster, attempt.ended_s)
-        if waited and late_s > WAITERS_S and router.others_serve(attempt.cluster):
+        if waited and late_s > WAITERS_S and serve:
             self._observed.fail("waiters", f"one waited {late_s:.2f}s too long for frozen {attempt.cluster}")
 
     def request(self, scope: Scope, bytes_sent: int) -> None:

@@ -5,14 +5,16 @@ otherwise. So a 200 whose first event is an error, a truncated body or silence c
 """
 
 import asyncio
+from collections.abc import Callable
 
 import msgspec
 
 from gir.forward.phases import classify
 from gir.forward.resume import Delivered, ResumedFramer
+from gir.forward.underway import ClusterLostError, Underway
 from gir.model.outcome import AttemptResult, Phase
 from gir.model.request import Api
-from gir.net.errors import FirstTokenTimeout, UpstreamError
+from gir.net.errors import UpstreamError
 from gir.net.message import ResponseHead
 from gir.net.pool import UpstreamPool
 from gir.net.sse import EventFramer
@@ -20,10 +22,6 @@ from gir.net.upstream import CallDeadlines, UpstreamCall
 from gir.wire import headers as names
 
 _ERROR_BODY_BYTES_MAX = 1024 * 1024
-
-
-class ClusterLostError(FirstTokenTimeout):
-    """Health has taken the cluster out of service while the call waited for its first token."""
 
 
 class Answer(msgspec.Struct, kw_only=True):
@@ -82,30 +80,18 @@ class AttemptPlan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Waiting:
-    """Calls to one cluster that wait for their first token, and how often health has given up on all of them."""
-
-    __slots__ = ("calls", "verdicts")
-
-    def __init__(self) -> None:
-        self.calls: set[UpstreamCall] = set()
-        self.verdicts = 0
-
-
-async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, waiting: Waiting) -> Answer:
+async def open_answer(
+    pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, underway: Underway, may_move: Callable[[], bool]
+) -> Answer:
     """Send and wait until the client could be answered, or until it is clear that it cannot.
 
-    While nothing has come, the call is listed in `waiting`, so that health may fail it early. Never raises
-    UpstreamError: faults are answers. Cancellation closes the upstream at once.
+    While nothing has come, the call is listed in `underway`, so that health may fail it early if it `may_move`. Never
+    raises UpstreamError: faults are answers. Cancellation closes the upstream at once.
     """
     call: UpstreamCall | None = None
-    verdicts = waiting.verdicts
     try:
         call = await pool.send(wire_head, plan.body, deadlines=plan.deadlines)
-        if waiting.verdicts != verdicts:
-            # A frozen host still accepts connections, so the verdict may fall while one is being made.
-            raise ClusterLostError(call.phase, "the cluster was lost while connecting")
-        waiting.calls.add(call)
+        underway.waiting[call] = may_move
         head = await call.head()
         return await _read(call, head, plan)
     except UpstreamError as error:
@@ -119,7 +105,7 @@ async def open_answer(pool: UpstreamPool, wire_head: bytes, plan: AttemptPlan, w
         raise
     finally:
         if call is not None:
-            waiting.calls.discard(call)
+            underway.waiting.pop(call, None)
 
 
 async def _read_error(call: UpstreamCall, head: ResponseHead) -> Answer:

@@ -7,9 +7,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from gir.clock import Clock
-from gir.forward.answer import Answer, AttemptPlan, ClusterLostError, Waiting, open_answer
+from gir.forward.answer import Answer, AttemptPlan, open_answer
 from gir.forward.budget import RetryBudget
 from gir.forward.job import Guide, Job, Report
+from gir.forward.underway import Underway
 from gir.forward.walk import Walk
 from gir.model.decision import Candidate
 from gir.model.ids import ClusterId
@@ -24,25 +25,19 @@ class Dispatcher:
         self.now_s = clock.monotonic_s
         self._pool_for = pool_for
         self.budget = budget
-        self._waiting: dict[ClusterId, Waiting] = {}
+        self._underway: dict[ClusterId, Underway] = {}
 
     def __repr__(self) -> str:
-        waiting = sum(len(waiting.calls) for waiting in self._waiting.values())
+        waiting = sum(len(underway.waiting) for underway in self._underway.values())
         return f"<Dispatcher {waiting} waiting, {self.budget!r}>"
 
     def give_up_waiting(self, cluster: ClusterId, reason: str) -> int:
-        """Fail every call that still waits for its first token from `cluster`; its request goes elsewhere.
+        """Fail every call that waits for its first token from `cluster` and whose request may go elsewhere now.
 
         Returns how many. Streams that have begun are left alone.
         """
-        waiting = self._waiting.get(cluster)
-        if waiting is None:
-            return 0
-        waiting.verdicts += 1
-        calls = list(waiting.calls)
-        for call in calls:
-            call.give_up(ClusterLostError(call.phase, reason))
-        return len(calls)
+        underway = self._underway.get(cluster)
+        return 0 if underway is None else underway.give_up_waiting(reason)
 
     # Both hand out a coroutine without being one: a coroutine that only awaits another costs as much as a small stage.
 
@@ -50,10 +45,12 @@ class Dispatcher:
         """Serve the request, or raise the RequestError the client should see."""
         return Walk(self, exchange, job, guide).to_the_end()
 
-    def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Coroutine[Any, Any, Answer]:
-        """One attempt, up to its first token."""
-        waiting = self._waiting.get(candidate.cluster)
-        if waiting is None:
-            waiting = self._waiting[candidate.cluster] = Waiting()
+    def open(
+        self, candidate: Candidate, job: Job, plan: AttemptPlan, may_move: Callable[[], bool]
+    ) -> Coroutine[Any, Any, Answer]:
+        """One attempt, up to its first token; given up when health has lost the cluster and the request `may_move`."""
+        underway = self._underway.get(candidate.cluster)
+        if underway is None:
+            underway = self._underway[candidate.cluster] = Underway()
         head = job.head_for(candidate, len(plan.body))
-        return open_answer(self._pool_for(candidate), head, plan, waiting)
+        return open_answer(self._pool_for(candidate), head, plan, underway, may_move)

@@ -21,6 +21,9 @@ class Guide(Protocol):
     def next(self, tried: frozenset[ClusterId]) -> Candidate | None:
         """Best cluster not yet tried; None when there is none."""
 
+    def elsewhere(self, tried: frozenset[ClusterId]) -> bool:
+        """Whether a cluster in good health and not yet tried could take the request."""
+
     def started(self, candidate: Candidate, now_s: float) -> None:
         """An attempt on `candidate` begins."""
 

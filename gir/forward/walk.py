@@ -6,7 +6,7 @@ end, is the business of the `Guide`.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 import msgspec
@@ -30,8 +30,10 @@ class Sender(Protocol):
 
     budget: RetryBudget
 
-    def open(self, candidate: Candidate, job: Job, plan: AttemptPlan) -> Coroutine[Any, Any, Answer]:
-        """One attempt, up to its first token."""
+    def open(
+        self, candidate: Candidate, job: Job, plan: AttemptPlan, may_move: Callable[[], bool]
+    ) -> Coroutine[Any, Any, Answer]:
+        """One attempt, up to its first token; it is given up with its cluster if it `may_move`."""
 
     def now_s(self) -> float:
         """Monotonic seconds."""
@@ -98,7 +100,9 @@ class Walk:
     async def open(self, attempt: Try, plan: AttemptPlan | None = None) -> Try:
         """Run an attempt up to its first token; a cancelled one is ended here."""
         try:
-            attempt.answer = await self._sender.open(attempt.candidate, self._job, plan or self._job.plan)
+            attempt.answer = await self._sender.open(
+                attempt.candidate, self._job, plan or self._job.plan, self._may_move
+            )
         except asyncio.CancelledError:
             self._end(attempt, AttemptResult.CANCELLED, Phase.DISPATCHED)
             raise
@@ -138,6 +142,11 @@ class Walk:
         self._guide.ended(ended, delivery.usage if delivery else framer.usage if framer else None)
 
     # Whether there is a next one
+
+    def _may_move(self) -> bool:
+        """Whether the request would be better off without the attempt under way, should its cluster be lost."""
+        untried = len(self.attempts) + 1 < self._job.policy.attempts_max
+        return untried and self._sender.now_s() < self._job.deadline_s and self._guide.elsewhere(self._tried)
 
     def _claim(self) -> bool:
         if not self._sender.budget.take():

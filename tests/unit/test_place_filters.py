@@ -65,6 +65,28 @@ def test_clusters_already_tried_are_not_named_again():
     assert plan(Placer(), fleet, tried=frozenset({"a", "b"})).ranked == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "somewhere"),
+    [
+        ({}, True),
+        ({"region": "us"}, False),
+        ({"id": "reserved"}, False),
+        ({"status": ClusterStatus.SUSPECT}, False),
+        ({"status": ClusterStatus.DEAD}, False),
+        ({"probation": True}, False),
+        ({"backoff_until_s": NOW_S + 1.0}, False),
+        ({"pools": [pool(model="other")]}, False),
+    ],
+)
+def test_elsewhere_is_a_healthy_cluster_that_may_serve_this_request(fields, somewhere):
+    fleet = view(cluster("lost", status=ClusterStatus.SUSPECT), cluster("other", **fields))
+    rules = policy(clusters=(ClusterPolicy(id="reserved", tenants=("somebody-else",)),))
+    asked = request(principal=principal(regions_allowed=frozenset({"eu"})))
+    tried = frozenset({"lost"})
+    assert Placer().elsewhere(asked, fleet, rules, now_s=NOW_S, tried=tried) is somewhere
+    assert not Placer().elsewhere(asked, fleet, rules, now_s=NOW_S, tried=tried | {"other", "reserved"})
+
+
 def test_residency_of_the_credential_is_a_hard_filter():
     fleet = view(cluster("eu"), cluster("us", region="us", rtt_s=0.001))
     asked = request(principal=principal(regions_allowed=frozenset({"eu"})))

@@ -14,6 +14,7 @@ from gir.model.outcome import AttemptResult, Outcome
 from gir.net.sse import EventFramer
 from gir.net.upstream import UpstreamCall
 from gir.scope import Scope
+from gir.watch import Watch
 
 
 def _leak(close: Any) -> Any:
@@ -59,15 +60,12 @@ def _amnesia(begin: Any) -> Any:
     return forget
 
 
-def _deaf_while_connecting(give_up: Any) -> Any:
-    def move_some(dispatcher: Dispatcher, cluster: Any, reason: str) -> int:
-        moved: int = give_up(dispatcher, cluster, reason)
-        waiting = dispatcher._waiting.get(cluster)
-        if waiting is not None:
-            waiting.verdicts -= 1
-        return moved
+def _only_at_once(move: Any) -> Any:
+    def move_and_forget(watch: Watch, view: Any) -> None:
+        move(watch, view)
+        watch._lost.clear()
 
-    return move_some
+    return move_and_forget
 
 
 def _endless(job: Any) -> Any:
@@ -136,14 +134,23 @@ BUGS = (
         faults=frozenset({"freeze"}),
     ),
     Bug(
-        name="verdict-missed-while-connecting",
-        what="a request that is connecting when its cluster is lost goes on to wait there",
-        target=Dispatcher,
-        attribute="give_up_waiting",
-        replace=_deaf_while_connecting,
+        name="waiters-moved-nowhere",
+        what="requests that wait for a lost cluster are taken from it though no other may serve them",
+        target=Walk,
+        attribute="_may_move",
+        replace=lambda _: lambda _: True,
+        finding="moved",
+        faults=frozenset({"freeze", "power"}),
+    ),
+    Bug(
+        name="lost-cluster-looked-at-once",
+        what="who begins to wait for a lost cluster after the verdict, or could go nowhere then, stays there",
+        target=Watch,
+        attribute="_move",
+        replace=_only_at_once,
         finding="waiters",
-        first=407,
-        seeds=2_000,
+        first=124,
+        faults=frozenset({"freeze", "power"}),
     ),
     Bug(
         name="upstream-left-running",
