@@ -114,14 +114,6 @@ class Scope:
             self.request, stages.registry.view, self.policy, now_s=stages.clock.monotonic_s(), tried=tried
         )
 
-    def elsewhere(self, tried: frozenset[ClusterId]) -> bool:
-        """Whether another cluster may serve the request now."""
-        assert self.request is not None, "placed before it was read"
-        stages = self._stages
-        return stages.placer.elsewhere(
-            self.request, stages.registry.view, self.policy, now_s=stages.clock.monotonic_s(), tried=tried
-        )
-
     def started(self, candidate: Candidate, now_s: float) -> None:
         """Count the dispatch at once, so that the next plan sees it."""
         assert self.request is not None and self.placement is not None, "dispatched before it was placed"
