@@ -12,7 +12,7 @@ from gir.admit.ports import SEGMENTS, Rate, Take, Taken
 
 AHEAD_SHARE = 0.04
 """Most of a limit that all replicas together hold unspent. With rounding it keeps the overshoot under 5 %."""
-AHEAD_S = 0.1
+AHEAD_S = 0.2
 """Seconds of recent demand drawn ahead."""
 LARGE = 65_536
 """A store in this process is asked ahead of need only for limits from here on, and then for a 1,024th of them."""

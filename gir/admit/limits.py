@@ -150,11 +150,15 @@ class Limiter:
 
     def _spend(self, request: InferenceRequest, plan: Plan, units: list[int], now_s: float) -> Reservation:
         spent: list[tuple[RateUse, int, int]] = []
+        low = False
         for use, wanted in zip(plan.rates, units, strict=True):
             lease = use.lease
             spent.append((use, wanted, lease.spend(wanted, now_s)))
-            if not lease.local and lease.low(now_s):
-                self._pump.refill(lease)
+            low = low or (not lease.local and lease.low(now_s))
+        if low:
+            # All of them in one round trip: the others would run low soon after.
+            for use in plan.rates:
+                self._pump.refill(use.lease)
         for slot in plan.slots:
             slot.lease.enter(now_s)
         return self._opened(request, spent, plan.slots)

@@ -6,6 +6,7 @@ import pytest
 
 from gir.admit.limits import Limiter
 from gir.model.policy import LimitRule
+from gir.model.request import Usage
 from tests.support.limiting import Replicas
 
 pytestmark = [pytest.mark.looptime(noop_cycles=2), pytest.mark.slow]
@@ -27,6 +28,20 @@ async def test_four_replicas_stay_within_five_percent_over_and_under(limit: int,
     assert replicas.log.worst_window() <= limit * 1.05
     # From the second minute on demand has exceeded the limit for a whole window.
     assert replicas.log.between(65.0, 185.0) >= 2 * limit * 0.95
+
+
+async def test_load_that_wanders_from_replica_to_replica_finds_no_units_put_by() -> None:
+    """What a replica holds unspent when the load leaves it would be spent on its return, in another window."""
+    limit = 1_000
+    replicas = Replicas(per_minute(limit), 4)
+    await replicas.start()
+    for turn in range(60):
+        rates = [0.0] * 4
+        rates[turn % 4] = 3.0 * limit / 60.0
+        await replicas.traffic(rates, 3.0)
+    await replicas.close()
+    assert replicas.log.worst_window() <= limit * 1.05
+    assert replicas.log.between(65.0, 182.5) >= 117.5 / 60.0 * limit * 0.95
 
 
 @pytest.mark.parametrize("limit", [1, 5, 20])
@@ -60,15 +75,22 @@ async def test_the_whole_limit_may_be_used_at_once() -> None:
     assert 400 * 0.95 <= len(replicas.log.admitted_s) <= 400
 
 
-async def test_a_thousand_a_second_ask_the_store_less_than_once_in_twenty() -> None:
-    replicas = Replicas(per_minute(80_000), 4)
+@pytest.mark.parametrize("tokens", [None, 80_000 * 200], ids=["requests", "requests and tokens"])
+@pytest.mark.parametrize("shares", [SKEWED, (0.25,) * 4, (1.0,)], ids=["skewed", "even", "alone"])
+async def test_a_thousand_a_second_ask_the_store_less_than_once_in_twenty(
+    shares: tuple[float, ...], tokens: int | None
+) -> None:
+    """Heartbeats and corrections included: with token limits each request is settled by what it took, a second late."""
+    rule = LimitRule(name="team", requests_per_min=80_000, tokens_per_min=tokens)
+    replicas = Replicas([rule], len(shares))
     await replicas.start()
-    await replicas.traffic([700.0, 200.0, 80.0, 20.0], 4.0)
+    before = replicas.store.trips
+    await settled_traffic(replicas, [1_000.0 * share for share in shares], 6.0)
     await replicas.close()
     admitted = len(replicas.log.admitted_s)
-    assert admitted > 3_500
+    assert admitted > 5_500
     assert replicas.log.refused == 0
-    assert replicas.store.exchanges <= admitted / 20
+    assert replicas.store.trips - before <= admitted / 20
 
 
 async def test_refusals_do_not_ask_the_store_each_time() -> None:
@@ -160,4 +182,63 @@ async def test_places_of_a_replica_that_died_come_back() -> None:
     assert await replicas.ask(survivor) is None
     await asyncio.sleep(12.0)
     assert await replicas.ask(survivor) is not None
+    await replicas.close()
+
+
+@pytest.mark.parametrize("shares", [SKEWED, (0.25,) * 4], ids=["skewed", "even"])
+async def test_tokens_that_were_used_stay_within_five_percent_over_and_under(shares: tuple[float, ...]) -> None:
+    """Requests reserve 200 tokens, run for a while and take 100 to 200: what counts is what they took."""
+    limit = 300_000
+    replicas = Replicas([LimitRule(name="team", tokens_per_min=limit)], 4)
+    await replicas.start()
+    demand_per_s = 3.0 * limit / 150 / 60.0
+    used = await settled_traffic(replicas, [demand_per_s * share for share in shares], 182.5)
+    await replicas.close()
+    worst = max(sum(tokens for at_s, tokens in used if since_s <= at_s < since_s + 60.0) for since_s, _ in used[::100])
+    assert worst <= limit * 1.05
+    assert sum(tokens for at_s, tokens in used if 65.0 <= at_s < 185.0) >= 2 * limit * 0.95
+
+
+async def settled_traffic(replicas: Replicas, rates_per_s: list[float], lasts_s: float) -> list[tuple[float, int]]:
+    """Requests that run for 0.5 to 1.5 s and are settled by 100 to 200 tokens; when each began and what it took."""
+    loop, chance = asyncio.get_running_loop(), replicas.clock.random
+    ends_s = loop.time() + lasts_s
+    used: list[tuple[float, int]] = []
+    running: set[asyncio.Future[None]] = set()
+
+    async def serve(limiter: Limiter) -> None:
+        began_s = loop.time()
+        reservation = await replicas.ask(limiter)
+        if reservation is None:
+            return
+        usage = Usage(prompt_tokens=100, completion_tokens=chance.randint(0, 100))
+        used.append((began_s, usage.prompt_tokens + usage.completion_tokens))
+        await asyncio.sleep(0.5 + chance.random())
+        limiter.settle(reservation, usage, started=True, now_s=replicas.clock.monotonic_s())
+
+    async def arrive(limiter: Limiter, per_s: float) -> None:
+        while loop.time() < ends_s:
+            await asyncio.sleep(chance.expovariate(per_s))
+            request = asyncio.ensure_future(serve(limiter))
+            running.add(request)
+            request.add_done_callback(running.discard)
+
+    await asyncio.gather(*(arrive(*pair) for pair in zip(replicas.limiters, rates_per_s, strict=True)))
+    await asyncio.gather(*running)
+    return used
+
+
+async def test_a_place_is_held_for_as_long_as_its_request_runs() -> None:
+    """Claims lapse after some seconds, so that those of the dead come back; those of the living are renewed."""
+    replicas = Replicas([LimitRule(name="team", concurrency_max=2)], 2)
+    await replicas.start()
+    held = [await replicas.ask(replicas.limiters[0]) for _ in range(2)]
+    for _ in range(30):
+        await asyncio.sleep(10.0)
+        assert await replicas.ask(replicas.limiters[1]) is None
+    for reservation in held:
+        assert reservation is not None
+        replicas.limiters[0].settle(reservation, None, started=True, now_s=replicas.clock.monotonic_s())
+    await asyncio.sleep(5.0)
+    assert await replicas.ask(replicas.limiters[1]) is not None
     await replicas.close()

@@ -40,8 +40,11 @@ class RemoteStore:
         self.rtt_s = rtt_s
         self.fault: str | None = None
         self.exchanges = 0
+        self.trips = 0
+        """Round trips of every kind."""
 
     async def _trip(self) -> None:
+        self.trips += 1
         if self.fault == "down":
             raise StoreError("ConnectionError: refused")
         if self.fault == "frozen" or self.rtt_s > 0.05:
