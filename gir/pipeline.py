@@ -7,7 +7,7 @@ the request's scope or raises the `RequestError` the client will see; the scope 
 import asyncio
 from collections.abc import Callable
 from typing import Protocol
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -254,8 +254,10 @@ class Pipeline:
             scope.outcome = Outcome.FAILED
         if not exchange.response_started:
             extra = [(names.REQUEST_ID, scope.request_id.encode())]
-            if scope.attempts and self._stages.response_headers:
-                extra.append((names.ATTEMPTS, b"%d" % len(scope.attempts)))
+            if self._stages.response_headers:
+                extra.append((names.REASON, quote(error.reason, safe=":").encode()))
+                if scope.attempts:
+                    extra.append((names.ATTEMPTS, b"%d" % len(scope.attempts)))
             if isinstance(error, LimitExceeded):
                 extra += error.headers
             exchange.respond_error(error, extra)

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 
 from gir.model.outcome import Outcome
-from gir.model.policy import LimitRule, PolicySnapshot, TierPolicy
+from gir.model.policy import FlowPolicy, LimitRule, PolicySnapshot, TierPolicy
 from gir.net.exchange import Exchange
-from tests.support.router import API_KEY, TestRouter
+from tests.support.router import API_KEY, PLAIN_KEY, TestRouter
 from tests.support.upstream import EVENT_STREAM, JSON, FakeCluster, Script, chunk_event
 
 Start = Callable[..., Awaitable[tuple[TestRouter, FakeCluster]]]
@@ -71,14 +71,16 @@ async def start() -> AsyncIterator[Start]:
         await item.close()
 
 
-async def ask(router: TestRouter, *, timeout_s: float = 5.0, **fields: object) -> Answered:
+async def ask(
+    router: TestRouter, *, timeout_s: float = 5.0, headers: dict[str, str] = HEADERS, **fields: object
+) -> Answered:
     body = {"model": "llama", "messages": [{"role": "user", "content": "x" * 368}], "max_tokens": 100, **fields}
     async with (
         aiohttp.ClientSession() as session,
         session.post(
             f"{router.url}/v1/chat/completions",
             data=json.dumps(body),
-            headers=HEADERS,
+            headers=headers,
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as answer,
     ):
@@ -112,6 +114,7 @@ async def test_a_used_up_limit_is_429_with_all_that_a_client_needs(start: Start)
     assert error["message"].startswith("gir: limit `per-minute`: 2 requests per minute are used up")
     assert 1 <= int(headers["retry-after"]) <= 75, "when the window opens again, jittered, in whole seconds"
     assert headers["x-ratelimit-remaining-requests"] == "0"
+    assert headers["x-gir-reason"] == "limit:per-minute:requests"
     assert len(cluster.seen) == 2, "what is over the limit never reaches a cluster"
 
 
@@ -196,3 +199,59 @@ async def test_fair_sharing_reckons_with_the_answers_a_model_usually_gives(start
     prompt = capped - 7
     assert first == prompt + 256
     assert second == prompt + 244, "an answer of 20 tokens has been seen"
+
+
+async def test_only_a_trusted_caller_chooses_its_class(start: Start) -> None:
+    router, cluster = await start(good)
+    for key in (PLAIN_KEY, API_KEY):
+        claimed = {"authorization": f"Bearer {key}", "x-gir-criticality": "critical", "x-llm-d-slo-ttft-ms": "1"}
+        assert (await ask(router, headers={**HEADERS, **claimed}))[0] == 200
+    (plain, _), (trusted, _) = cluster.seen
+    assert plain[b"x-gir-criticality"] == b"standard"
+    assert b"x-llm-d-slo-ttft-ms" not in plain
+    assert trusted[b"x-gir-criticality"] == b"critical"
+    assert trusted[b"x-llm-d-slo-ttft-ms"] == b"1"
+
+
+@pytest.mark.parametrize("claimed", ["99999999999999999999", "-1", "0", "1e3", "soon"])
+async def test_a_deadline_that_is_no_time_is_refused_not_wrapped_around(start: Start, claimed: str) -> None:
+    router, cluster = await start(good)
+    code, body, _ = await ask(router, headers={**HEADERS, "x-gir-deadline-ms": claimed})
+    assert code == 400
+    assert "x-gir-deadline-ms" in json.loads(body)["error"]["message"]
+    assert not cluster.seen
+
+
+async def test_sheddable_work_goes_first_and_is_told_why(start: Start) -> None:
+    router, cluster = await start(hang, slots=1)
+    working = asyncio.ensure_future(ask(router))
+    await until(lambda: len(cluster.seen) == 1)
+    code, body, headers = await ask(router, headers={**HEADERS, "x-gir-criticality": "sheddable"})
+    error = json.loads(body)["error"]
+    assert (code, error["code"]) == (429, "overloaded")
+    assert "class sheddable" in error["message"]
+    assert headers["x-gir-reason"] == "shed:sheddable"
+    assert int(headers["retry-after"]) >= 1
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)
+
+
+@pytest.mark.parametrize(("key", "in_flight_max", "code"), [(API_KEY, 1, 429), ("wrong", 9, 401)])
+async def test_a_body_is_not_waited_for_when_the_answer_is_no(
+    start: Start, key: str, in_flight_max: int, code: int
+) -> None:
+    router, cluster = await start(hang)
+    router.waiting.apply(FlowPolicy(in_flight_max=in_flight_max))
+    working = asyncio.ensure_future(ask(router))
+    await until(lambda: len(cluster.seen) == 1)
+    reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+    writer.write(
+        f"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {key}\r\n"
+        "content-type: application/json\r\ncontent-length: 500000\r\n\r\n".encode()
+    )
+    head = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 1.0)).lower()
+    assert head.startswith(b"http/1.1 %d " % code)
+    assert (b"\r\nretry-after: " in head) is (code == 429)
+    writer.close()
+    working.cancel()
+    await asyncio.gather(working, return_exceptions=True)

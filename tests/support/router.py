@@ -39,6 +39,8 @@ from gir.telemetry.tracing import TracingOff
 from tests.support.upstream import FakeCluster
 
 API_KEY = "test-key-0123456789abcdef"
+PLAIN_KEY = "plain-key-0123456789abcdef"
+"""Of a tenant that is not trusted."""
 MODEL = ModelId("llama")
 
 
@@ -91,6 +93,7 @@ class TestRouter:
             self.clock, self.pools, RetryBudget(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
         )
         self.placer = Placer()
+        self.rewriter = Rewriter()
         self.tasks = TaskSet(lambda name, error: self.observer.failures.append(error))
         self.limiter = Limiter(self.policies.current.limits, MemoryStore(self.clock), clock=self.clock)
         self.waiting = WaitingRoom(self.policies.current.flow, self.clock)
@@ -124,7 +127,7 @@ class TestRouter:
             waiting=self.waiting,
             ledger=self.ledger,
             authenticator=self._authenticator(),
-            rewriter=Rewriter(),
+            rewriter=self.rewriter,
             placer=self.placer,
             registry=self.registry,
             dispatcher=self.dispatcher,
@@ -176,5 +179,6 @@ class TestRouter:
         key = ApiKey(
             id="test", key_sha256=hashlib.sha256(API_KEY.encode()).hexdigest(), tenant=TenantId("team"), trusted=True
         )
+        plain = ApiKey(id="plain", key_sha256=hashlib.sha256(PLAIN_KEY.encode()).hexdigest(), tenant=TenantId("plain"))
         failures = TaskSet(lambda name, error: None)
-        return Authenticator(AuthSettings(api_keys=(key,)), clock=self.clock, tasks=failures)
+        return Authenticator(AuthSettings(api_keys=(key, plain)), clock=self.clock, tasks=failures)
