@@ -225,7 +225,7 @@ class Router:
             policy=lambda: self._policies.current,
             ready=lambda: self.lifecycle.ready,
         )
-        self._admin = AdminServer(self._admin_app(config))
+        self._admin = AdminServer(self._admin_app(config), self._log)
 
     # Life
 

@@ -99,7 +99,7 @@ class Agent:
             self._proxy, limits=limits, clock=clock, origin="agent", tls=tls, observer=self._recorder
         )
         self._status = Status(self._fleet, self._door, self._recorder, self._catalogue, metrics, clock)
-        self._admin = AdminServer(self._admin_app())
+        self._admin = AdminServer(self._admin_app(), self._log)
         self._watch = self._pods_watch()
         self._beats: BeatClient | None = None
         self._ready_pods = -1

@@ -8,16 +8,19 @@ acting for somebody else: a request that names a foreign Origin is refused, and 
 import hashlib
 import hmac
 import ipaddress
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 from gir.model.errors import ErrorKind, RequestError, error_body
+from gir.telemetry.logs import Logger
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 H = TypeVar("H", bound=Callable[..., Awaitable[web.StreamResponse]])
@@ -188,20 +191,41 @@ def _kind_of(status: int) -> ErrorKind:
     }.get(status, ErrorKind.BAD_REQUEST)
 
 
+class _Complaints(logging.Logger):
+    """The library's own log. Whoever sends no HTTP is worth one quiet line, not a traceback a stranger can repeat."""
+
+    def __init__(self, log: Logger | None) -> None:
+        super().__init__("admin", logging.INFO)
+        self._told = log
+
+    def handle(self, record: logging.LogRecord) -> None:
+        """Pass one record on."""
+        error = record.exc_info[1] if record.exc_info else None
+        if self._told is None:
+            return
+        if isinstance(error, HttpProcessingError):
+            self._told.debug("admin port: not HTTP", peer=str(record.args or ""), error=type(error).__name__)
+        else:
+            self._told.error("admin port", what=record.getMessage(), exc_info=error)
+
+
 class AdminServer:
-    """Serves one application on one address."""
+    """Serves one application on one address. `log` hears of callers that speak no HTTP, on level debug."""
 
-    __slots__ = ("_app", "_runner", "port")
+    __slots__ = ("_app", "_complaints", "_runner", "port")
 
-    def __init__(self, app: web.Application) -> None:
+    def __init__(self, app: web.Application, log: Logger | None = None) -> None:
         self._app = app
+        self._complaints = _Complaints(log)
         self._runner: web.AppRunner | None = None
         self.port = 0
         """Port in use, once started."""
 
     async def start(self, host: str, port: int) -> None:
         """Listen; port 0 takes any. Raises OSError when the address is not to be had."""
-        self._runner = web.AppRunner(self._app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
+        self._runner = web.AppRunner(
+            self._app, access_log=None, logger=self._complaints, handler_cancellation=True, shutdown_timeout=1.0
+        )
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port, reuse_address=True)
         await site.start()

@@ -1,5 +1,6 @@
 """The admin port of both tiers: who may call, and what errors look like."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -22,6 +23,7 @@ from gir.telemetry.admin import (
     only_looks,
 )
 from gir.telemetry.metrics import RouterMetrics
+from tests.support.beats import Log
 
 TOKENS = (
     AdminToken(name="eyes", digest=digest_of("r-secret"), role=READER),
@@ -166,3 +168,30 @@ async def test_metrics_may_be_made_public() -> None:
         assert (await port.call("GET", "/admin/refuse"))[0] == 401
     finally:
         await server.close()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
+)
+async def test_garbage_is_answered_and_worth_one_quiet_line(garbage: bytes, capfd: pytest.CaptureFixture[str]) -> None:
+    log = Log()
+    app = build_app(
+        registry=CollectorRegistry(),
+        readiness=lambda: Readiness(True),
+        access=AdminAccess(),
+        on_error=lambda *_: pytest.fail("no handler was called"),
+    )
+    server = AdminServer(app, log)  # type: ignore[arg-type]
+    await server.start("127.0.0.1", 0)
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(garbage)
+        assert (await reader.read(64)).startswith(b"HTTP/1.0 400 Bad Request")
+        writer.close()
+        await writer.wait_closed()
+    finally:
+        await server.close()
+    assert [(level, event) for level, event, _ in log.lines] == [("debug", "admin port: not HTTP")]
+    assert "127.0.0.1" in log.lines[0][2]["peer"]
+    assert capfd.readouterr().err == ""
