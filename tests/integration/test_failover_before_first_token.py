@@ -168,7 +168,7 @@ async def test_all_who_wait_on_a_lost_cluster_move_however_small_the_retry_budge
     assert {code for code, _, _ in await asyncio.gather(*asked)} == {200}
 
 
-@pytest.mark.parametrize("code", [400, 404, 413, 422])
+@pytest.mark.parametrize("code", [400, 401, 403, 404, 413, 422])
 async def test_the_callers_own_errors_pass_byte_for_byte(start: Start, code: int) -> None:
     router, first, second = await start(status(code))
     got, body, headers = await ask(router)
@@ -188,14 +188,29 @@ async def test_a_cluster_that_lost_the_model_is_no_reason_to_give_up(start: Star
     assert headers["x-gir-attempts"] == "2"
 
 
-async def test_full_clusters_are_asked_once_more_and_then_believed(start: Start) -> None:
-    router, first, second = await start(status(429, 7), status(429, 3))
+@pytest.mark.parametrize(("said", "named"), [(429, "overloaded"), (503, "no_capacity")])
+async def test_full_clusters_are_asked_once_more_and_then_believed(start: Start, said: int, named: str) -> None:
+    router, first, second = await start(status(said, 7), status(said, 3))
     code, body, headers = await ask(router)
-    assert code == 429
-    assert json.loads(body)["error"]["code"] == "overloaded"
+    assert code == said
+    assert json.loads(body)["error"]["code"] == named
     assert int(headers["retry-after"]) >= 3
     assert int(headers["retry-after"]) <= 4, "the smallest Retry-After counts"
     assert len(first.seen) == len(second.seen) == 1
+
+
+async def test_a_redirect_is_a_failure_and_is_never_followed(start: Start) -> None:
+    elsewhere = await FakeCluster("elsewhere", good).start()
+
+    async def redirect(exchange: Exchange) -> None:
+        exchange.respond(302, [(b"location", f"{elsewhere.url}/v1/chat/completions".encode())], b"")
+
+    router, first, second = await start(redirect)
+    code, body, headers = await ask(router)
+    assert (code, body, headers["x-gir-attempts"]) == (200, ANSWER, "2")
+    assert len(first.seen) == len(second.seen) == 1
+    assert elsewhere.seen == []
+    await elsewhere.close()
 
 
 async def test_every_cluster_failing_is_said_once(start: Start) -> None:
