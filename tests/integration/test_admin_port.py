@@ -172,7 +172,7 @@ async def test_metrics_may_be_made_public() -> None:
 
 @pytest.mark.parametrize(
     "garbage",
-    [b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
+    [b"hello there\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"POST / HTTP/1.1\r\nContent-Length: x\r\n\r\n"],
 )
 async def test_garbage_is_answered_and_worth_one_quiet_line(garbage: bytes, capfd: pytest.CaptureFixture[str]) -> None:
     log = Log()
