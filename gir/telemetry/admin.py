@@ -195,7 +195,7 @@ class _Complaints(logging.Logger):
     """The library's own log. Whoever sends no HTTP is worth one quiet line, not a traceback a stranger can repeat."""
 
     def __init__(self, log: Logger | None) -> None:
-        super().__init__("admin", logging.INFO)
+        super().__init__("admin", logging.DEBUG)
         self._told = log
 
     def handle(self, record: logging.LogRecord) -> None:
@@ -205,7 +205,7 @@ class _Complaints(logging.Logger):
             return
         if isinstance(error, HttpProcessingError):
             self._told.debug("admin port: not HTTP", peer=str(record.args or ""), error=type(error).__name__)
-        else:
+        elif record.levelno >= logging.WARNING:
             self._told.error("admin port", what=record.getMessage(), exc_info=error)
 
 
