@@ -178,7 +178,12 @@ class Router:
             observer=self._observers,
             copy=order_copy(config.store, state),
         )
-        company = Company(workers=config.workers, routers=len(config.beats.peers), lasting=state is not None)
+        company = Company(
+            name=config.name or config.listen,
+            workers=config.workers,
+            routers=len(config.beats.peers),
+            lasting=state is not None,
+        )
         self._office = Office(self._desk, self._clock, company)
 
     def _build_control(self, config: RouterConfig) -> None:
@@ -350,6 +355,7 @@ class Router:
             before_scrape=self._refresh_gauges,
         )
         office, clock, log, look = self._office, self._clock, self._log, self._watch.look
+        app.on_response_prepare.append(office.sign)
         app.add_routes(office.routes())
         app.add_routes(FleetApi(self._registry, office, self._policies, config, clock, log, on_change=look).routes())
         app.add_routes(self._canaries.routes())

@@ -13,11 +13,13 @@ from gir.model.errors import ErrorKind, RequestError
 from gir.telemetry.admin import caller, json_response
 
 RETRY_S = 5.0
+ROUTER, WORKERS = "x-gir-router", "x-gir-workers"
 
 
 class Company(msgspec.Struct, frozen=True, kw_only=True):
-    """The other routers, as far as this one is told."""
+    """This router among the others, as far as it is told."""
 
+    name: str = ""
     workers: int = 1
     """On this host, on the same data port."""
     routers: int = 0
@@ -37,6 +39,12 @@ class Office:
     def routes(self) -> list[web.RouteDef]:
         """Routes to add to the admin application."""
         return [web.get("/admin/orders", self.show)]
+
+    async def sign(self, _: web.Request, response: web.StreamResponse) -> None:
+        """Say which worker answers, when there are several: most of what is shown is its own."""
+        if self._company.workers > 1:
+            response.headers[ROUTER] = self._company.name
+            response.headers[WORKERS] = str(self._company.workers)
 
     async def show(self, _: web.Request) -> web.Response:
         """What operators have ordered, where that is kept, and who shares it."""

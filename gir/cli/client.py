@@ -6,6 +6,7 @@ import os
 import sys
 import urllib.error
 import urllib.request
+from email.message import Message
 from typing import Any
 
 DEFAULT_URL = "http://127.0.0.1:9090"
@@ -48,6 +49,8 @@ def call(
         request.add_header("authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=timeout_s) as answer:  # noqa: S310 - scheme checked above
+            if method == "GET":
+                _say_who_answers(arguments, answer.headers)
             return _decode(answer.read(), answer.headers.get("content-type", ""))
     except urllib.error.HTTPError as error:
         raise AdminError(_reason(error), EXIT_REFUSED) from None
@@ -80,6 +83,17 @@ def orders_line(where: Any) -> str:
 def show_json(value: Any) -> None:
     """Print `value` as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def _say_who_answers(arguments: argparse.Namespace, headers: Message) -> None:
+    """On stderr, once in each command: what is shown belongs to one worker of several."""
+    name, workers = headers.get("x-gir-router"), headers.get("x-gir-workers")
+    if workers and not getattr(arguments, "named", False):
+        arguments.named = True
+        sys.stderr.write(
+            f"answered by {name}, one of {workers} workers: figures of traffic are its own; the others have the admin "
+            "ports beside it\n"
+        )
 
 
 def _token(arguments: argparse.Namespace) -> str:

@@ -206,10 +206,31 @@ async def test_workers_without_redis_share_the_state_directory(workers: RouterPr
     await workers.start()
     for number in range(2):
         assert await workers.canary("try", worker=number) == "aborted"
-    code, out, _ = await workers.command("status", worker=1)
+    code, out, complaint = await workers.command("status", worker=1)
+    assert complaint.startswith("answered by w/1, one of 2 workers")
     assert "shared by the 2 workers of this router, also after a restart" in " ".join(out.split())
     assert (await workers.command("canary", "remove", "try", worker=1))[0] == 0
     await until(lambda: is_state(workers, "try", "", worker=0))
+
+
+async def test_a_reload_asks_no_worker_for_a_restart_because_of_its_own_ports(workers: RouterProcess) -> None:
+    workers.rewrite(policy=POLICY | {"models": [{"name": "llama", "aliases": ["gpt-4"]}]})
+    for number in range(2):
+        await until(lambda number=number: is_version(workers, 2, number), within_s=5.0)
+        assert (await workers.get("/admin/config", worker=number))["restart_needed"] == []
+
+
+async def test_workers_that_could_not_share_limits_are_refused_from_the_command_line_too(tmp_path: Path) -> None:
+    router = RouterProcess(tmp_path, "w", workers=2, policy=POLICY | {"limits": LIMITS})
+    router.launch()
+    code, said = await router.ended()
+    assert code == 2
+    assert "--workers 2: policy.limits" in said
+    assert "set store.kind to redis" in said
+
+
+async def is_version(router: RouterProcess, version: int, worker: int) -> bool:
+    return bool((await router.get("/admin/config", worker=worker))["version"] == version)
 
 
 async def is_state(router: RouterProcess, rule: str, state: str, worker: int = 0) -> bool:

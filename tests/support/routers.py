@@ -62,7 +62,7 @@ class RouterProcess:
         self._log = folder / f"{name}.log"
         self._file = folder / f"{name}.yaml"
         self._process: subprocess.Popen[bytes] | None = None
-        config = {
+        self._config = {
             "name": name,
             "listen": f"127.0.0.1:{self.port}",
             "admin": {"listen": f"127.0.0.1:{self.admin}"},
@@ -72,12 +72,24 @@ class RouterProcess:
             "drain": {"listen_s": 0.0, "finish_s": 1.0},
             **sections,
         }
-        self._file.write_text(json.dumps(config))  # JSON is YAML.
+        self.rewrite()
 
     @property
     def beat_addresses(self) -> list[str]:
         """Where agents report to each worker."""
         return [f"127.0.0.1:{self.beats + number}" for number in range(self.workers)]
+
+    def rewrite(self, **sections: Any) -> None:
+        """Change its configuration file."""
+        self._config |= sections
+        self._file.write_text(json.dumps(self._config))  # JSON is YAML.
+
+    async def ended(self) -> tuple[int, str]:
+        """Wait until it ends by itself: exit code, and what it has said."""
+        assert self._process is not None
+        code = await asyncio.to_thread(self._process.wait, READY_S)
+        self._process = None
+        return code, self._log.read_text()
 
     def launch(self) -> None:
         """Start it; returns at once."""
