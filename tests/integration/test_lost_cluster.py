@@ -47,9 +47,7 @@ async def test_waiters_move_poisoned_connections_go_and_a_late_answer_is_counted
     router = await TestRouter(clusters).start()
     watch = watch_of(router)
     try:
-        for _ in range(6):
-            await asyncio.gather(ask(router), ask(router))
-        assert idle(router, "a") and idle(router, "b"), "nothing was pooled, so nothing can be purged"
+        await asyncio.gather(*(ask(router) for _ in range(12)))
         router.recorder.ended.clear()
         asked = asyncio.ensure_future(ask(router))
         for cluster in clusters:
@@ -60,6 +58,7 @@ async def test_waiters_move_poisoned_connections_go_and_a_late_answer_is_counted
         lost = next(cluster for cluster in clusters if cluster.seen)
         other = next(cluster for cluster in clusters if cluster is not lost)
         other.script = good
+        assert idle(router, lost.name) and idle(router, other.name), "nothing is pooled, so nothing can be purged"
         for _ in range(router.policies.current.health.probe_misses):
             router.registry.probe(ClusterId(lost.name), False, None, router.clock.monotonic_s())
         watch.look()
