@@ -5,6 +5,7 @@ the request's scope or raises the `RequestError` the client will see; the scope 
 """
 
 import asyncio
+import functools
 from collections.abc import Callable
 from typing import Protocol
 from urllib.parse import quote, unquote
@@ -26,11 +27,12 @@ from gir.forward.heads import returned
 from gir.health.registry import Registry
 from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
+from gir.model.ids import ClusterId, ModelId
 from gir.model.outcome import Attempt, Outcome
 from gir.model.policy import PolicySnapshot
 from gir.model.request import InferenceRequest, Principal
 from gir.net.exchange import Exchange
-from gir.net.message import Headers
+from gir.net.render import header_lines
 from gir.place.placer import Placer
 from gir.place.rewrite import Rewriter
 from gir.scope import Scope
@@ -39,6 +41,7 @@ from gir.wire import headers as names
 from gir.wire.survey import is_large
 
 _MODELS = "/v1/models"
+_REQUEST_ID_LINE = header_lines([(names.REQUEST_ID, b"%b")])
 
 
 class PolicySource(Protocol):
@@ -222,28 +225,20 @@ class Pipeline:
 
         return write
 
-    def _header_writer(self, scope: Scope) -> Callable[[Candidate, int, Answer], Headers]:
-        def write(candidate: Candidate, number: int, answer: Answer) -> Headers:
+    def _header_writer(self, scope: Scope) -> Callable[[Candidate, int, Answer], bytes]:
+        def write(candidate: Candidate, number: int, answer: Answer) -> bytes:
             assert answer.head is not None, "headers for an answer without a head"
-            headers = returned(answer.head)
-            headers.append((names.REQUEST_ID, scope.request_id.encode()))
+            stages, request, placement = self._stages, scope.request, scope.placement
+            assert request is not None and placement is not None, "answered before it was placed"
+            lines = returned(answer.head) + _REQUEST_ID_LINE % scope.request_id.encode()
             if scope.reservation is not None and scope.reservation.spent:
-                headers += self._stages.limiter.headers(scope.reservation, self._stages.clock.monotonic_s())
-            if self._stages.response_headers:
-                headers += self._decision_headers(scope, candidate, number)
-            return headers
+                lines += stages.limiter.lines(scope.reservation, stages.clock.monotonic_s())
+            if stages.response_headers:
+                reason = "failover" if number > 1 else placement.reason
+                lines += _decision_lines(candidate.cluster, reason, number, request.model)
+            return lines
 
         return write
-
-    def _decision_headers(self, scope: Scope, candidate: Candidate, number: int) -> Headers:
-        assert scope.request is not None and scope.placement is not None, "answered before it was placed"
-        reason = "failover" if number > 1 else scope.placement.reason
-        return [
-            (names.CLUSTER, candidate.cluster.encode()),
-            (names.REASON, reason.encode()),
-            (names.ATTEMPTS, b"%d" % number),
-            (names.MODEL, scope.request.model.encode()),
-        ]
 
     def _refuse(self, exchange: Exchange, scope: Scope, error: RequestError) -> None:
         scope.error = error
@@ -261,3 +256,16 @@ class Pipeline:
             if isinstance(error, LimitExceeded):
                 extra += error.headers
             exchange.respond_error(error, extra)
+
+
+@functools.lru_cache(maxsize=4096)
+def _decision_lines(cluster: ClusterId, reason: str, attempts: int, model: ModelId) -> bytes:
+    """Headers that say who served, and why: the same few combinations again and again."""
+    return header_lines(
+        [
+            (names.CLUSTER, cluster.encode()),
+            (names.REASON, reason.encode()),
+            (names.ATTEMPTS, b"%d" % attempts),
+            (names.MODEL, model.encode()),
+        ]
+    )

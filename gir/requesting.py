@@ -20,8 +20,7 @@ from gir.model.ids import ModelId, RequestId, TenantId
 from gir.model.policy import ModelPolicy, PolicySnapshot
 from gir.model.prefix import BYTES_PER_TOKEN, CLUSTER_BLOCK_BYTES, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
-from gir.net.message import Headers
-from gir.net.render import request_end
+from gir.net.render import header_lines, request_end
 from gir.net.upstream import CallDeadlines
 from gir.scope import Scope
 from gir.tasks import in_turns
@@ -29,6 +28,9 @@ from gir.wire import headers as names
 from gir.wire.openai import DEPTH_MAX, Peek, edited, peek, with_include_usage, with_model
 from gir.wire.survey import Survey
 
+_CONTROL_LINES = header_lines(
+    [(names.REQUEST_ID, b"%b"), (names.HOPS, b"%d"), (names.CRITICALITY, b"%b"), (names.DEADLINE_MS, b"%d")]
+)
 _CLASS_NAMES = {item: item.label.encode() for item in Criticality}
 _USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose streams carry usage only when `stream_options.include_usage` asks for it."""
@@ -172,7 +174,7 @@ def job(
     index: PolicyIndex,
     body: bytes,
     head_for: Callable[[Candidate, int], bytes],
-    headers_for: Callable[[Candidate, int, Answer], Headers],
+    headers_for: Callable[[Candidate, int, Answer], bytes],
 ) -> Job:
     """What the dispatcher needs to send `body` wherever the request goes."""
     forward = policy.forward
@@ -230,13 +232,8 @@ def upstream_head(
     assert request is not None, "sent before it was built"
     left_ms = max(1, int((request.deadline_s - now_s) * 1000))
     start = caller.start(candidate.url, authorization, trusted=request.principal.trusted)
-    headers = [
-        (names.REQUEST_ID, scope.request_id.encode()),
-        (names.HOPS, b"%d" % (request.hops + 1)),
-        (names.CRITICALITY, _CLASS_NAMES[request.criticality]),
-        (names.DEADLINE_MS, b"%d" % left_ms),
-    ]
+    lines = _CONTROL_LINES % (scope.request_id.encode(), request.hops + 1, _CLASS_NAMES[request.criticality], left_ms)
     traceparent = scope.traceparent(candidate.cluster)
     if traceparent is not None:
-        headers.append((names.TRACEPARENT, traceparent))
-    return start + request_end(headers, body_bytes)
+        lines += header_lines([(names.TRACEPARENT, traceparent)])
+    return start + request_end(lines, body_bytes)

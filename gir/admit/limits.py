@@ -14,15 +14,29 @@ from gir.admit.estimate import TokenEstimator
 from gir.admit.lease import RateLease, Within
 from gir.admit.ports import Census, LimitStore, LocalLimitStore
 from gir.admit.pump import LimitObserver, Pump, SilentLimitObserver
-from gir.admit.reservation import Header, LimitExceeded, Reservation, limit_headers, tokens_of, tokens_used
+from gir.admit.reservation import (
+    HEADER_NAMES,
+    LimitExceeded,
+    Reservation,
+    duration,
+    limit_headers,
+    tightest_of,
+    tokens_of,
+    tokens_used,
+)
 from gir.admit.rules import Counters, Plan, RateUse, SlotUse
 from gir.admit.slots import SlotLease
 from gir.clock import Clock
 from gir.model.ids import RequestId
 from gir.model.policy import LimitRule
 from gir.model.request import Criticality, InferenceRequest, Usage
+from gir.net.render import header_lines
 from gir.tasks import TaskSet
 
+_LINES = {
+    kind: header_lines([(limit, b"%d"), (remaining, b"%d"), (reset, b"%b")])
+    for kind, (limit, remaining, reset) in HEADER_NAMES.items()
+}
 TURNS_MAX = 4
 """Turns of the pump a request waits at most; more only happen when others take what it was waiting for."""
 SLOT_RETRY_S = 1.0
@@ -276,9 +290,16 @@ class Limiter:
 
     # Tell
 
-    def headers(self, reservation: Reservation, now_s: float) -> list[Header]:
-        """`x-ratelimit-*` for the answer of a request that was let in."""
-        return limit_headers([use for use, _, _ in reservation.spent], now_s)
+    @staticmethod
+    def lines(reservation: Reservation, now_s: float) -> bytes:
+        """Header lines `x-ratelimit-*` for the answer of a request that was let in."""
+        leases = tightest_of([use for use, _, _ in reservation.spent])
+        return b"".join(
+            [
+                _LINES[kind] % (lease.rate.limit, lease.left, duration(lease.reset_at_s - now_s))
+                for kind, lease in leases.items()
+            ]
+        )
 
     def _refusal(self, use: RateUse | SlotUse, units: int, plan: Plan, now_s: float) -> LimitExceeded:
         for other in plan.rates:

@@ -11,7 +11,7 @@ from gir.model.policy import LimitRule
 from gir.model.request import Usage
 
 Header = tuple[bytes, bytes]
-_HEADER_NAMES = {
+HEADER_NAMES = {
     kind: tuple(f"x-ratelimit-{part}-{kind}".encode() for part in ("limit", "remaining", "reset"))
     for kind in ("requests", "tokens")
 }
@@ -68,21 +68,26 @@ def tokens_used(rule: LimitRule, usage: Usage) -> int:
 
 def limit_headers(rates: Iterable[RateUse], now_s: float, *, refused: RateLease | None = None) -> list[Header]:
     """`x-ratelimit-*` of the tightest counter of each kind, in the form the OpenAI clients know."""
-    tightest: dict[str, RateLease] = {}
-    for use in rates:
-        kind, lease = use.kind, use.lease
-        held = tightest.get(kind)
-        if held is None or lease is refused or (held is not refused and lease.left < held.left):
-            tightest[kind] = lease
     headers: list[Header] = []
-    for kind, lease in tightest.items():
-        limit, remaining, reset = _HEADER_NAMES[kind]
+    for kind, lease in tightest_of(rates, refused).items():
+        limit, remaining, reset = HEADER_NAMES[kind]
         headers += (
             (limit, b"%d" % lease.rate.limit),
             (remaining, b"%d" % (0 if lease is refused else lease.left)),
             (reset, duration(lease.reset_at_s - now_s)),
         )
     return headers
+
+
+def tightest_of(rates: Iterable[RateUse], refused: RateLease | None = None) -> dict[str, RateLease]:
+    """The counter of each kind that is nearest to its limit; `refused`, if given, for its kind."""
+    tightest: dict[str, RateLease] = {}
+    for use in rates:
+        kind, lease = use.kind, use.lease
+        held = tightest.get(kind)
+        if held is None or lease is refused or (held is not refused and lease.left < held.left):
+            tightest[kind] = lease
+    return tightest
 
 
 def duration(seconds: float) -> bytes:

@@ -13,7 +13,6 @@ from gir.model.outcome import AttemptResult, Outcome, Phase
 from gir.model.request import Api, Usage
 from gir.net.errors import TotalTimeout, UpstreamError
 from gir.net.exchange import Exchange
-from gir.net.message import Headers
 from gir.net.sse import error_bytes
 from gir.wire.openai import read_usage
 
@@ -30,7 +29,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """The upstream's own error event has reached the client, so it needs none of ours."""
 
 
-def deliver_whole(exchange: Exchange, answer: Answer, headers: Headers) -> Delivery:
+def deliver_whole(exchange: Exchange, answer: Answer, headers: bytes) -> Delivery:
     """Answer with a body that is complete."""
     assert answer.head is not None, "a whole answer has a head"
     exchange.respond(answer.head.status, headers, answer.body)

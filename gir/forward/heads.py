@@ -5,6 +5,7 @@ what describes the inner connection, and our own headers are added.
 """
 
 from gir.net.message import Headers, ResponseHead
+from gir.net.render import header_lines
 from gir.wire import headers as names
 
 
@@ -26,10 +27,10 @@ _WRITTEN_BY_US = frozenset(
 )
 
 
-def returned(head: ResponseHead) -> Headers:
-    """Upstream answer headers that reach the client; names listed in its `Connection` header are dropped too."""
+def returned(head: ResponseHead) -> bytes:
+    """Lines of the answer's headers that reach the client; what its `Connection` header lists is dropped too."""
     dropped = names.NOT_RETURNED
     connection = head.get(b"connection")
     if connection is not None and connection not in (b"keep-alive", b"close"):
         dropped = dropped | {token.strip().lower() for token in connection.split(b",")}
-    return [item for item in head.headers if item[0] not in dropped]
+    return header_lines([item for item in head.headers if item[0] not in dropped])

@@ -12,7 +12,6 @@ from gir.model.ids import ClusterId
 from gir.model.outcome import Attempt, Outcome
 from gir.model.policy import ForwardPolicy
 from gir.model.request import Usage
-from gir.net.message import Headers
 
 
 class Guide(Protocol):
@@ -45,8 +44,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float
     head_for: Callable[[Candidate, int], bytes]
     """Request head for a cluster, by the length of the body in bytes."""
-    headers_for: Callable[[Candidate, int, Answer], Headers]
-    """Response headers for the client, by the number of the attempt."""
+    headers_for: Callable[[Candidate, int, Answer], bytes]
+    """Header lines of the answer to the client, by the number of the attempt."""
     hedge_after_s: float = 0.0
     """Second attempt when no first token has come after so many seconds; 0 never."""
 

@@ -149,8 +149,11 @@ class Exchange:
 
     # The answer
 
-    def respond(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send a whole answer in one write. `headers` hold no framing; raises ValueError on CR, LF or NUL in them."""
+    def respond(self, status: int, headers: Headers | bytes, body: bytes) -> None:
+        """Send a whole answer in one write. `headers` hold no framing; raises ValueError on CR, LF or NUL in them.
+
+        They may have been rendered already, by `gir.net.render.header_lines`.
+        """
         self._must_not_have_started()
         framing = b"" if status in _BODYLESS else b"content-length: %d\r\n" % len(body)
         if self._link.closes_after_answer():
@@ -174,7 +177,7 @@ class Exchange:
         status, headers, body = error_answer(error, self._link.origin, self._link.chance)
         self.respond(status, headers + (extra_headers or []), body)
 
-    def start(self, status: int, headers: Headers, *, length: int | None = None) -> None:
+    def start(self, status: int, headers: Headers | bytes, *, length: int | None = None) -> None:
         """Send the head of an answer whose body follows by `write`; without `length` it is chunked."""
         self._must_not_have_started()
         self._mute = self.head.method == "HEAD" or status in _BODYLESS

@@ -34,22 +34,30 @@ def request_start(method: str, target: bytes, host: bytes, headers: Headers) -> 
     return start
 
 
-def request_end(headers: Headers, body_length: int) -> bytes:
-    """More `headers` and Content-Length, with the empty line. Raises ValueError as `request_head`."""
-    lines = _lines(headers)
-    _check(lines, len(headers))
+def request_end(lines: bytes, body_length: int) -> bytes:
+    """More header `lines` and Content-Length, with the empty line."""
     return b"%bcontent-length: %d\r\n\r\n" % (lines, body_length)
 
 
-def response_head(status: int, headers: Headers, framing: bytes) -> bytes:
-    """Status line, `headers` and the `framing` lines (Content-Length, CHUNKED, CLOSE), with the empty line.
+def response_head(status: int, headers: Headers | bytes, framing: bytes) -> bytes:
+    """Status line, `headers` (or their lines) and the `framing` (Content-Length, CHUNKED, CLOSE), with the empty line.
 
     Raises ValueError on characters that could split a message.
     """
     line = _STATUS_LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-    head = line + _lines(headers)
-    _check(head, len(headers) + 1)
-    return b"%b%b\r\n" % (head, framing)
+    lines = headers if isinstance(headers, bytes) else header_lines(headers)
+    return b"%b%b%b\r\n" % (line, lines, framing)
+
+
+def header_lines(headers: Headers) -> bytes:
+    """`headers` as they stand in a head, for whoever keeps them. Raises ValueError as `request_head`.
+
+    A value may be a `%` format, which makes a template. What fills it is not looked at again: numbers and names of
+    ours only.
+    """
+    lines = _lines(headers)
+    _check(lines, len(headers))
+    return lines
 
 
 def _lines(headers: Headers) -> bytes:

@@ -49,7 +49,7 @@ def whole_admission(clock: ManualClock) -> Callable[[str], None]:
         flow.arrive(ticket, now_s)
         flow.taken(ticket)
         account = ledger.open(TenantId("team"), ModelId("llama"))
-        limiter.headers(reservation, now_s)
+        limiter.lines(reservation, now_s)
         flow.leave(ticket, now_s)
         used = delivered_usage(USAGE, started=True, complete=True, prompt_tokens_estimate=100, content_events=50)
         limiter.settle(reservation, used, started=True, now_s=now_s)

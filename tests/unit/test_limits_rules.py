@@ -152,15 +152,16 @@ def test_headers_speak_of_the_tightest_counter() -> None:
     limits, clock = limiter(
         LimitRule(name="a", requests_per_min=100), LimitRule(name="b", requests_per_min=7, tokens_per_min=1_000)
     )
-    headers = dict(limits.headers(let_in(limits, clock, request(1)), clock.monotonic_s()))
-    assert headers == {
-        b"x-ratelimit-limit-requests": b"7",
-        b"x-ratelimit-remaining-requests": b"6",
-        b"x-ratelimit-reset-requests": b"1m1s",
-        b"x-ratelimit-limit-tokens": b"1000",
-        b"x-ratelimit-remaining-tokens": b"800",
-        b"x-ratelimit-reset-tokens": b"1m1s",
-    }
+    lines = limits.lines(let_in(limits, clock, request(1)), clock.monotonic_s())
+    assert lines.split(b"\r\n") == [
+        b"x-ratelimit-limit-requests: 7",
+        b"x-ratelimit-remaining-requests: 6",
+        b"x-ratelimit-reset-requests: 1m1s",
+        b"x-ratelimit-limit-tokens: 1000",
+        b"x-ratelimit-remaining-tokens: 800",
+        b"x-ratelimit-reset-tokens: 1m1s",
+        b"",
+    ]
 
 
 def test_a_refusal_tells_what_is_left_and_when_to_come_back() -> None:
@@ -177,7 +178,7 @@ def test_no_rule_no_cost_no_headers() -> None:
     limits, clock = limiter()
     reservation = let_in(limits, clock, request(1))
     limits.settle(reservation, Usage(), started=True, now_s=clock.monotonic_s())
-    assert limits.headers(reservation, clock.monotonic_s()) == []
+    assert limits.lines(reservation, clock.monotonic_s()) == b""
     assert limits.rows(clock.monotonic_s()) == []
 
 
