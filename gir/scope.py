@@ -219,7 +219,13 @@ class Scope:
         )
 
     def _succeeded(self) -> bool | None:
-        """Whether the model did well; None when the end says nothing about it."""
+        """Whether the model did well; None when the end says nothing about it.
+
+        An attempt that failed in the engine counts although another one hid it from the client: a bad model with
+        enough clusters to try would otherwise pass for a good one.
+        """
+        if any(attempt.result is AttemptResult.UPSTREAM_FAULT for attempt in self.attempts):
+            return False
         if self.outcome is Outcome.COMPLETED and self.attempts:
             return True if self.attempts[-1].result is AttemptResult.OK else None
         return False if self.outcome in _FAILURES else None

@@ -111,7 +111,10 @@ class Row:
         self.capacity = pool.slots_total * min(1.0, state.weight / state.pressure)
         """Slots it may use while ramping or pinned. Were back-pressure to count here, a fleet that has refused for a
         while would seem full long after it is free again, and everybody would wait beside idle engines."""
-        self.held = pool.slots_total - self.capacity
+        self.held = pool.slots_total - max(1.0, self.capacity)
+        """Slots kept from it meanwhile. One is always left: a tenth of four slots would be none, and a model that only
+        one cluster serves, just back, would wait beside idle engines until it is half way up.
+        """
         self.rtt_s = rules.rtt_default_s if state.rtt_s is None else state.rtt_s
         pods = max(1, pool.pods_ready)
         rate = pool.prefill_tokens_per_s or rules.prefill_tokens_per_s_default * pods

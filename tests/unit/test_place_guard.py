@@ -135,6 +135,7 @@ def test_after_an_abort_the_control_group_is_where_it_was_and_the_canary_group_j
     assert "error rate" in event.detail
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_a_canary_like_its_control_is_left_in_peace(seed):
     run = Run(weight=20, seed=seed)

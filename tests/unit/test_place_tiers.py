@@ -6,7 +6,7 @@ from gir.model.policy import ModelPolicy, PlacementPolicy, TierPolicy
 from gir.model.request import Criticality
 from gir.place import Placer
 from gir.place.tiers import TierLoad, TierMemory, divide
-from tests.support.placing import NOW_S, TIERS, cluster, names, plan, policy, request, view
+from tests.support.placing import NOW_S, POLICY, TIERS, cluster, names, plan, policy, request, view
 
 CRITICAL = Criticality.CRITICAL
 
@@ -216,6 +216,14 @@ def test_a_ramping_cluster_offers_only_its_ramped_capacity():
     for step in range(4):
         placer.dispatched(request(f"r{step}"), "cheap", NOW_S)
     assert dict(plan(placer, ramping).tier_shares)["on_demand"] == pytest.approx(1.0)
+
+
+def test_a_ramping_cluster_offers_one_slot_however_few_it_has():
+    placer = Placer()
+    asked, fleet = request(), view(cluster("back", weight=0.1, load={"slots_total": 4, "slots_free": 4}))
+    assert placer.slots(asked, fleet, POLICY, now_s=NOW_S) == (4, 1)
+    placer.dispatched(asked, "back", NOW_S)
+    assert placer.slots(asked, fleet, POLICY, now_s=NOW_S) == (4, 0)
 
 
 def test_a_retry_does_not_count_as_pressure():
