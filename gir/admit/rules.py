@@ -159,6 +159,13 @@ def counter_name(rule: LimitRule, request: InferenceRequest, region: str) -> str
     return ":".join([quote(rule.name, safe=""), *parts])
 
 
+def check_rules(rules: Sequence[LimitRule], *, region: str, shared: bool, processes: int) -> None:
+    """Refuse rules that could not be enforced: ValueError with a line for each of `rule_faults`."""
+    faults = list(rule_faults(rules, region=region, shared=shared, processes=processes))
+    if faults:
+        raise ValueError("\n".join(faults))
+
+
 def rule_faults(rules: Sequence[LimitRule], *, region: str, shared: bool, processes: int) -> Iterator[str]:
     """What cannot be enforced in `rules`, naming field, value and fix.
 
