@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from chaos import topology
+from chaos.caretaker import Caretaker
 from chaos.children import ChildError
 from chaos.engine.server import write_ready
 from chaos.fleet import Fleet, get
@@ -33,6 +34,9 @@ BASE_SHARE = 4
 FOREVER_S = 1e9
 RECENT_MAX = 200
 LINE_EVERY_S = 5.0
+RETURN_S = 20.0
+"""How long a killed cluster stays away: long enough to see it called dead."""
+EVENTS_SHOWN = 4
 COLOURS = {"healthy": "green", "ramping": "cyan", "suspect": "yellow", "dead": "red"}
 
 
@@ -89,6 +93,7 @@ def introduction(ready: dict[str, Any]) -> str:
     """What to paste, for the fleet of a ready file."""
     url, key, model = ready["router_url"], ready["api_key"], ready["models"][0]
     body = json.dumps({"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello"}]})
+    first, canary = ready["clusters"][0]["name"], ready["models"][-1]
     pids = "\n".join(f"  kill -9 {' '.join(map(str, c['pids']))}   # {c['name']}" for c in ready["clusters"])
     return f"""
 One address: {url}/v1   (API key {key})
@@ -110,8 +115,16 @@ export GIR_ADMIN_URL={ready["admin_url"]}
 .venv/bin/gir status
 .venv/bin/gir explain --model {model}
 
-Kill a cluster and watch where its traffic goes (to freeze and thaw one instead: kill -STOP, kill -CONT):
+Kill a cluster and watch where its traffic goes. It is started again {RETURN_S:.0f} s later, proves itself and ramps:
 {pids}
+
+What else to try:
+  kill -STOP and kill -CONT with those numbers     freeze a cluster, and thaw it
+  .venv/bin/gir drain {first}; .venv/bin/gir undrain {first}     move work away by hand, and back
+  .venv/bin/gir canary start try --model {model} --to {canary} --weight 20; .venv/bin/gir canary status
+  .venv/bin/gir explain ID                         of any answer's x-request-id: why that cluster
+  kill everything at once                          503 with Retry-After, and how soon it serves again
+Then the same with your own engines: deploy/examples, and "With your own engines" in README.md
 """
 
 
@@ -170,16 +183,30 @@ async def _show(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> Non
 async def _watch(fleet: Fleet, traffic: Traffic | None, duration_s: float) -> None:
     console, clock = Console(), SystemClock()
     end_s = clock.monotonic_s() + duration_s
+    caretaker = Caretaker(fleet, RETURN_S)
     if console.is_terminal:
+        events: deque[str] = deque(maxlen=EVENTS_SHOWN)
         with Live(console=console, refresh_per_second=4, transient=True) as live:
             while await _pause(clock, min(1.0, end_s - clock.monotonic_s())):
-                live.update(Group(*await _screen(fleet, traffic)))
+                rows = await _rows(fleet)
+                events.extend(caretaker.look(_states(rows), clock.monotonic_s()))
+                live.update(Group(*_screen(rows, fleet, traffic), *map(Text, events)))
                 _check(fleet)
         return
-    while await _pause(clock, min(LINE_EVERY_S, end_s - clock.monotonic_s())):
-        states = [f"{row['cluster']}:{row['status']}{_share(traffic, row)}" for row in await _rows(fleet)]
-        _say("  ".join([*states, traffic.line() if traffic is not None else ""]).rstrip())
+    line_s = clock.monotonic_s() + LINE_EVERY_S
+    while await _pause(clock, min(1.0, end_s - clock.monotonic_s())):
+        rows = await _rows(fleet)
+        for event in caretaker.look(_states(rows), clock.monotonic_s()):
+            _say(event)
         _check(fleet)
+        if clock.monotonic_s() >= line_s:
+            line_s += LINE_EVERY_S
+            states = [f"{row['cluster']}:{row['state']}{_share(traffic, row)}" for row in rows]
+            _say("  ".join([*states, traffic.line() if traffic is not None else ""]).rstrip())
+
+
+def _states(rows: list[dict[str, Any]]) -> dict[str, str]:
+    return {row["cluster"]: row["state"] for row in rows}
 
 
 async def _pause(clock: SystemClock, duration_s: float) -> bool:
@@ -201,18 +228,18 @@ async def _rows(fleet: Fleet) -> list[dict[str, Any]]:
     return rows
 
 
-async def _screen(fleet: Fleet, traffic: Traffic | None) -> list[RenderableType]:
+def _screen(rows: list[dict[str, Any]], fleet: Fleet, traffic: Traffic | None) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False)
-    for name in ("Region", "cluster", "tier", "status", "busy", "traffic", ""):
+    for name in ("Region", "cluster", "tier", "state", "busy", "traffic", ""):
         table.add_column(name, no_wrap=True)
-    for row in await _rows(fleet):
-        busy = f"{row['slots_total'] - row['slots_free']}/{row['slots_total']}"
-        status = Text(row["status"], style=COLOURS.get(row["status"], ""))
+    for row in rows:
+        busy = f"{row['slots_total'] - row['slots_free']}/{row['slots_total']}" if row["figures"] == "current" else "-"
+        status = Text(row["state"], style=COLOURS.get(row["state"], ""))
         table.add_row(
             row["region"], row["cluster"], row["tier"], status, busy, _share(traffic, row), Text(row["reason"], "dim")
         )
     lines = [traffic.line()] if traffic is not None else []
-    lines += [f"{fleet.router_url}/v1   key {fleet.api_key}", "Ctrl-C ends everything"]
+    lines += [f"{fleet.router_url}/v1   key {fleet.api_key}", "Ctrl-C ends everything; what to try stands above"]
     return [table, *(Text(line, "dim") for line in lines)]
 
 

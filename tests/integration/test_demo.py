@@ -123,3 +123,5 @@ def test_what_is_printed_can_be_pasted() -> None:
     snippet = text[text.index("from openai") : text.index("Models:")]
     compile(snippet, "snippet", "exec")
     assert "kill -9 11 12   # eu-1" in text
+    for command in ("gir drain eu-1; .venv/bin/gir undrain eu-1", "gir canary start try --model m --to m --weight 20"):
+        assert f".venv/bin/{command}" in text
