@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gir.model.cluster import ClusterView
-from gir.model.decision import Candidate, Placement, TierView
+from gir.model.cluster import ClusterState, ClusterStatus, ClusterView
+from gir.model.decision import Candidate, Placement, Removed, TierView
 from gir.model.ids import RequestId, TierName
 from gir.place.filters import Moment, forbids, removed, unmet
 from gir.place.roster import Roster
@@ -70,11 +70,13 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
         )
         out = removed(roster.kind, roster.index, self.view, self.moment)
         listed = {each.cluster for each in ranked}
+        told = listed.union([each.cluster for each in out])
+        passed_over = tuple([_passed_over(state) for state in self.view.clusters if state.id not in told])
         plain = self.brief() if ranked else nobody(self)
         return msgspec.structs.replace(
             plain,
             ranked=ranked,
-            removed=tuple(each for each in out if each.cluster not in listed),
+            removed=tuple(each for each in out if each.cluster not in listed) + passed_over,
             tiers=self._tiers(),
             notes=self.notes + _notes(self),
         )
@@ -157,6 +159,14 @@ class Decisions:
 
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _passed_over(state: ClusterState) -> Removed:
+    """Why a cluster that no filter takes out is not among the ranked ones."""
+    if state.status is ClusterStatus.SUSPECT:
+        about = f" ({state.reason})" if state.reason else ""
+        return Removed(cluster=state.id, filter="suspect", detail=f"in reserve while others can serve{about}")
+    return Removed(cluster=state.id, filter="shortlist", detail="others promise more; not scored in a fleet this large")
 
 
 def as_json(placement: Placement) -> Mapping[str, Any]:

@@ -5,10 +5,11 @@ import json
 import msgspec
 import pytest
 
+from gir.model.cluster import ClusterStatus
 from gir.model.policy import PlacementPolicy
 from gir.place import Placer, as_json
 from gir.place.explain import render
-from tests.support.placing import NOW_S, cluster, names, plan, policy, request, view
+from tests.support.placing import NOW_S, cluster, names, plan, policy, request, view, why
 
 TWO = view(cluster("cheap", load={"slots_free": 2}), cluster("dear", tier="on_demand"))
 
@@ -83,6 +84,16 @@ def test_the_text_says_what_stands_against_each_cluster():
     assert "held back by its weight" in text
     assert "not reported: waiting" in text
     assert "full  backoff: asked for less work; back in 2.0 s" in text
+
+
+def test_whoever_waits_in_reserve_or_was_not_scored_is_told_of_too():
+    members = [cluster(f"c{number}", rtt_s=0.1 + number / 1_000) for number in range(60)]
+    spare = cluster("spare", status=ClusterStatus.SUSPECT, reason="no beat for 7 s")
+    told = plan(Placer(), view(*members, spare), explain=True)
+    assert {*names(told), *why(told)} == {*(each.id for each in members), "spare"}
+    assert why(told)["spare"] == "suspect"
+    assert why(told)["c59"] == "shortlist"
+    assert "spare  suspect: in reserve while others can serve (no beat for 7 s)" in render(told)
 
 
 def test_tracking_a_prompt_keeps_no_text_of_it():
