@@ -108,7 +108,7 @@ class Pipeline:
             self._refuse(exchange, scope, error)
             error.let_go()
         except asyncio.CancelledError:
-            scope.outcome = Outcome.CLIENT_GONE
+            scope.left()
             raise
         finally:
             scope.close(exchange.bytes_sent)

@@ -13,7 +13,7 @@ from gir.admit.ticket import Ticket
 from gir.model.decision import Candidate, Placement
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId
-from gir.model.outcome import Attempt, AttemptResult, Outcome
+from gir.model.outcome import Attempt, AttemptResult, Outcome, Phase
 from gir.model.policy import PolicySnapshot
 from gir.model.request import InferenceRequest, Usage
 from gir.net.message import RequestHead
@@ -188,6 +188,14 @@ class Scope:
     def close(self, bytes_sent: int) -> None:
         """Settle everything. Must run once, whatever happened; a second call is a bug."""
         assert not self._closed, "a request settled twice"
+    def left(self) -> None:
+        """The client is gone: too early, unless the last attempt has proved that it had everything."""
+        last = self.attempts[-1] if self.attempts else None
+        if last is not None and last.phase is Phase.DONE:
+            self.outcome, self.status = Outcome.COMPLETED, last.status or 0
+        else:
+            self.outcome = Outcome.CLIENT_GONE
+
         self._closed = True
         stages = self._stages
         now_s = stages.clock.monotonic_s()

@@ -28,8 +28,8 @@ class Delivered(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tokens_in(framer: EventFramer) -> int:
-    """Tokens that `framer` let through: engines send one in each event, and a role alone in a chat's first event."""
-    return max(0, framer.events - (1 if framer.api is Api.CHAT else 0))
+    """Tokens that `framer` let through: engines send one in each event from the first token on."""
+    return framer.events - framer.lead_events
 
 
 def delivered_by(framer: EventFramer) -> Delivered | None:

@@ -193,7 +193,11 @@ class Walk:
         try:
             delivery = await deliver_stream(self._exchange, answer)
         except BaseException:
-            self._end(attempt, AttemptResult.CANCELLED, Phase.STREAMING, None, first_token_s)
+            if answer.framer is not None and answer.framer.terminal_seen:
+                # The client had the end and left before the body was over, as the official clients do.
+                self._end(attempt, AttemptResult.OK, Phase.DONE, None, first_token_s)
+            else:
+                self._end(attempt, AttemptResult.CANCELLED, Phase.STREAMING, None, first_token_s)
             raise
         self._end(attempt, delivery.result, delivery.phase, delivery, first_token_s)
         return delivery

@@ -79,6 +79,7 @@ class EventFramer:
         "identity",
         "keep_text",
         "late_error",
+        "lead_events",
         "terminal_seen",
         "usage",
     )
@@ -120,6 +121,8 @@ class EventFramer:
         """By `[DONE]`, that is."""
         self.events = 0
         """Data events passed on, `[DONE]` and errors aside; one whose data spans lines counts each."""
+        self.lead_events = 0
+        """Of them, those before the first token: a role, or what typed APIs announce."""
         self.usage: Usage | None = None
         self.finish_reason: str | None = None
         self.identity: StreamIdentity | None = None
@@ -262,6 +265,7 @@ class EventFramer:
             self.identity = _identity(chunk)
         if is_content(self.api, chunk) or (self.events >= _SECOND and self.api not in _TYPED):
             self.content_seen = True
+            self.lead_events = self.events - 1
             self._careful = self.keep_text
 
     def _note_end(self, chunk: Mapping[str, Any]) -> None:

@@ -47,6 +47,20 @@ async def usage_last(exchange: Exchange) -> None:
     exchange.finish()
 
 
+async def typed_tokens(exchange: Exchange) -> None:
+    """The Responses API: three events before the first token, and after the last one an end that never comes."""
+    exchange.start(200, EVENT_STREAM)
+    for kind in ("created", "in_progress", "output_item.added"):
+        exchange.write(b'data: {"type":"response.%b","response":{"id":"r","usage":null}}\n\n' % kind.encode())
+    for number in range(4):
+        exchange.write(b'data: {"type":"response.output_text.delta","delta":"tok-%d "}\n\n' % number)
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.2)
+    usage = b'"usage":{"input_tokens":30,"output_tokens":4,"total_tokens":34}'
+    exchange.write(b'data: {"type":"response.completed","response":{"id":"r","status":"completed",%b}}\n\n' % usage)
+    await asyncio.sleep(30)
+
+
 def status(code: int) -> Script:
     async def answer(exchange: Exchange) -> None:
         exchange.respond(code, JSON, b'{"error":{"message":"engine says so","code":%d}}' % code)
@@ -255,3 +269,28 @@ async def test_a_body_is_not_waited_for_when_the_answer_is_no(
     writer.close()
     working.cancel()
     await asyncio.gather(working, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("leaves_at", "outcome", "estimated"),
+    [(b"tok-3", Outcome.CLIENT_GONE, 1), (b"response.completed", Outcome.COMPLETED, 0)],
+)
+async def test_a_client_that_has_the_end_may_leave_and_one_that_leaves_before_pays_for_its_tokens(
+    start: Start, leaves_at: bytes, outcome: Outcome, estimated: int
+) -> None:
+    """Clients stop reading at the last event they know, not at the end of the body."""
+    router, cluster = await start(typed_tokens)
+    body = json.dumps({"model": "llama", "input": "x" * 88, "stream": True}).encode()
+    reader, writer = await asyncio.open_connection("127.0.0.1", router.port)
+    head = (
+        f"POST /v1/responses HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {API_KEY}\r\ncontent-length: {len(body)}\r\n"
+    )
+    writer.write(head.encode() + b"content-type: application/json\r\n\r\n" + body)
+    await asyncio.wait_for(reader.readuntil(leaves_at), 2.0)
+    writer.close()
+    await until(lambda: len(router.recorder.ended) == 1 and cluster.gone == 1)
+    scope = router.recorder.ended[0]
+    assert scope.outcome is outcome
+    assert scope.status == (200 if outcome is Outcome.COMPLETED else 0)
+    (row,) = router.ledger.rows()
+    assert (row.completion_tokens, row.estimated_requests) == (4, estimated), "four tokens, not seven or eight events"
