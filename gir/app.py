@@ -19,6 +19,7 @@ from gir.admin.limits import LimitsApi
 from gir.admin.orders import Company, Office
 from gir.admin.usage import UsageApi
 from gir.admit.limits import Limiter
+from gir.admit.rules import check_rules
 from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
 from gir.bounds import server_limits
@@ -310,6 +311,9 @@ class Router:
 
     def _adopt(self, policy: PolicySnapshot) -> None:
         """Take over a new policy; a part that refuses leaves every part at the old one."""
+        config = self._config
+        shared = config.store.kind == "redis"
+        check_rules(policy.limits, region=config.region, shared=shared, processes=config.workers)
         self._authenticator.apply(self._config.auth, policy.tenants)
         self._limiter.apply(policy.limits)
         self._waiting.apply(policy.flow)

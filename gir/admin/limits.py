@@ -62,11 +62,13 @@ class LimitsApi:
         return await self._override(request.match_info["name"], None)
 
     async def _override(self, name: str, change: dict[str, int] | None) -> web.Response:
-        try:
-            self._limiter.check(name, change)
-        except ValueError as error:
-            raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
+        if change is not None or name not in self._limiter.overrides:  # what was set may outlive its rule
+            try:
+                self._limiter.check(name, change)
+            except ValueError as error:
+                raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
         applied = await self._office.command(changes.limit(name, change, self._office.voice()))
         self._log.info("operator", action="limit", limit=name, change=change, by=caller.get())
-        rule = next(rule for rule in self._limiter.rules if rule.name == name)
-        return json_response(msgspec.to_builtins(rule) | {"applied": applied})
+        rule = next((rule for rule in self._limiter.rules if rule.name == name), None)
+        said = {"name": name} if rule is None else msgspec.to_builtins(rule)
+        return json_response(said | {"applied": applied})

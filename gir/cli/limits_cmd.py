@@ -70,6 +70,8 @@ def _show(arguments: argparse.Namespace) -> int:
 
 
 def _rule_line(rule: dict[str, Any], *, overridden: bool) -> str:
+    if "per" not in rule:
+        return f"{rule['name']:<24} what was set is taken back; the policy has no such limit now\n"
     numbers = ", ".join(f"{rule[name]} {name}" for name in _NUMBERS if rule.get(name) is not None)
     matched = ", ".join(f"{name} {rule[name]}" for name in ("tenant", "model", "key", "region") if rule.get(name))
     per = " and ".join(rule["per"]) or "everybody together"

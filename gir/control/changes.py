@@ -17,6 +17,7 @@ from gir.model.orders import CanaryOrder, CanaryStateName, ClusterOrder, IntentN
 from gir.model.policy import CanaryRule, ClusterPolicy
 
 T = TypeVar("T")
+Dated = TypeVar("Dated", ClusterOrder, LimitOrder)
 Change = Callable[[Orders, bool], Orders]
 _PLAIN = {"intent": "serve", "weight": 1.0}
 """What a cluster is that the policy says nothing of."""
@@ -120,7 +121,10 @@ def abort(seen: Seen, voice: Voice, reason: str) -> Change:
 
     def change(orders: Orders, late: bool) -> Orders:
         held = _held(orders, seen)
-        if held is None or held.state == "aborted" or (late and held.at_unix_s > voice.at_unix_s):
+        if held is None or held.state == "aborted":
+            return orders
+        decided = held.state == "promoted" or held.run != seen.run
+        if late and decided and held.at_unix_s > voice.at_unix_s:
             return orders
         return _say(orders, seen, voice, held, {"state": "aborted", "reason": reason or f"aborted by {voice.by}"})
 
@@ -175,6 +179,40 @@ def limit(name: str, numbers: Mapping[str, int] | None, voice: Voice) -> Change:
         return msgspec.structs.replace(orders, limits=_put(orders.limits, name, order))
 
     return change
+
+
+def remember(known: Orders, *, lost: bool) -> Change:
+    """What a router knows that a document has forgotten. `lost`: the store went back in time, so what is missing there
+    was lost and not taken away; of two words about the same thing the later one stays.
+
+    A verdict is known to be lost in any case: a run does not go back to running.
+    """
+
+    def change(orders: Orders, _: bool) -> Orders:
+        canaries = dict(orders.canaries)
+        for name, held in known.canaries.items():
+            other = canaries.get(name)
+            if other is None or other.of != held.of:
+                missing = lost and (other is None or other.at_unix_s < held.at_unix_s)
+            else:
+                undone = held.run == other.run and held.state != "running" and other.state == "running"
+                missing = undone or (lost and held.run > other.run)
+            if missing:
+                canaries[name] = held
+        if not lost:
+            return msgspec.structs.replace(orders, canaries=canaries)
+        clusters, limits = _later(known.clusters, orders.clusters), _later(known.limits, orders.limits)
+        return msgspec.structs.replace(orders, clusters=clusters, canaries=canaries, limits=limits)
+
+    return change
+
+
+def _later(known: Mapping[str, Dated], found: Mapping[str, Dated]) -> dict[str, Dated]:
+    """Both, and of what stands in both the later word; what was found if they are of the same time."""
+    newer = {
+        name: order for name, order in known.items() if name not in found or order.at_unix_s > found[name].at_unix_s
+    }
+    return {**found, **newer}
 
 
 def _held(orders: Orders, seen: Seen) -> CanaryOrder | None:

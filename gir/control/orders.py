@@ -5,7 +5,8 @@ faster (compare and set by version); whoever writes last has therefore seen what
 store once a second, and what it finds is taken whole or not at all.
 
 A store that is away, or holds what cannot be read, changes nothing here: the last good orders stay, and it is asked
-again. What must not wait (a drain, an abort, a guard's verdict) holds here at once and is told when the store is back.
+again. One that has lost something (emptied, restored, failed over) is given back what this router knows. What must not
+wait (a drain, an abort, a guard's verdict) holds here at once and is told when the store is back.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ import msgspec
 
 from gir.admit.ports import StoreError
 from gir.clock import Clock
-from gir.control.changes import Change
+from gir.control.changes import Change, remember
 from gir.model.orders import Orders, decode, encode
 from gir.model.policy import PolicySnapshot
 from gir.place.check import check_placement
@@ -201,10 +202,6 @@ class OrderDesk:
     async def _read(self) -> None:
         """Take the store's document if it is another. Raises StoreError, also for one that cannot be used."""
         kept = await self.store.read()
-        if kept.version < self._known.version:
-            # Emptied, restored or failed over: it has lost what this router still knows.
-            mine = Kept(self._known.version + 1, self._known.text)
-            kept = mine if await self.store.replace(kept.version, mine) else await self.store.read()
         if kept != self._known:
             await self._take(kept)
 
@@ -214,6 +211,10 @@ class OrderDesk:
             check_orders(orders)
         except ValueError as error:
             raise StoreError(f"{self.store.place}: version {kept.version} is refused: {error}") from None
+        # Versions only count up: another document of a known one was put there after the store had lost something.
+        forgotten = remember(self._held, lost=kept.version <= self._known.version)
+        if forgotten(orders, True) != orders:
+            self._later.append(forgotten)
         self._known, self._held = kept, orders
         for change in self._later:
             orders = change(orders, True)

@@ -121,6 +121,16 @@ async def test_an_operator_changes_a_number_and_takes_it_back(site: Site) -> Non
     assert site.limiter.overrides == {}
 
 
+async def test_what_was_set_for_a_limit_that_is_gone_can_be_taken_back(site: Site) -> None:
+    await site.gir_limits("set", "per-tenant", "--requests-per-min", "99")
+    site.limiter.apply([])
+    code, out, _ = await site.gir_limits("reset", "per-tenant")
+    assert code == 0
+    assert "the policy has no such limit now" in out
+    assert site.limiter.overrides == {}
+    assert (await site.gir_limits("reset", "per-tenant"))[0] == 1
+
+
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [

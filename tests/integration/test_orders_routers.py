@@ -170,8 +170,14 @@ async def test_while_redis_is_gone_what_cannot_wait_holds_here_and_is_told_later
     for router in (first, second):
         await until(lambda router=router: is_up(router), within_s=5.0)
         assert await router.canary("next") == "aborted"
-    versions = [(await router.get("/admin/orders"))["version"] for router in (first, second)]
-    assert versions[0] == versions[1] >= 2
+    await until(lambda: agree(first, second))
+
+
+async def agree(*routers: RouterProcess) -> bool:
+    """Whether they heed the same document, and there is one."""
+    answers = [await router.get("/admin/orders") for router in routers]
+    said = [(answer["version"], answer["orders"]) for answer in answers]
+    return said[0][0] > 0 and all(each == said[0] for each in said)
 
 
 @pytest.fixture
@@ -218,6 +224,25 @@ async def test_a_reload_asks_no_worker_for_a_restart_because_of_its_own_ports(wo
     for number in range(2):
         await until(lambda number=number: is_version(workers, 2, number), within_s=5.0)
         assert (await workers.get("/admin/config", worker=number))["restart_needed"] == []
+    workers.rewrite(policy=POLICY | {"limits": LIMITS})
+    for number in range(2):
+        await until(lambda number=number: is_rejected(workers, "with 2 workers", number), within_s=5.0)
+
+
+async def test_workers_with_nowhere_to_keep_orders_share_a_directory_that_ends_with_them(tmp_path: Path) -> None:
+    router = RouterProcess(tmp_path, "w", workers=2, policy=POLICY)
+    try:
+        await router.start()
+        code, _, complaint = await router.command("canary", "abort", "next", worker=1)
+        assert (code, complaint) == (0, "")
+        await until(lambda: is_state(router, "next", "aborted", worker=0))
+        place = (await router.get("/admin/orders"))["place"]
+        assert await asyncio.to_thread(Path(place).exists)
+        router.terminate()
+        assert (await router.ended())[0] == 0
+        assert not await asyncio.to_thread(Path(place).parent.exists)
+    finally:
+        router.kill()
 
 
 async def test_workers_that_could_not_share_limits_are_refused_from_the_command_line_too(tmp_path: Path) -> None:
@@ -227,6 +252,10 @@ async def test_workers_that_could_not_share_limits_are_refused_from_the_command_
     assert code == 2
     assert "--workers 2: policy.limits" in said
     assert "set store.kind to redis" in said
+
+
+async def is_rejected(router: RouterProcess, why: str, worker: int) -> bool:
+    return why in (await router.get("/admin/config", worker=worker))["rejected"]
 
 
 async def is_version(router: RouterProcess, version: int, worker: int) -> bool:

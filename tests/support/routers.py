@@ -112,6 +112,11 @@ class RouterProcess:
                 assert time.perf_counter() < deadline_s, self._log.read_text()[-2000:]
                 await asyncio.sleep(0.1)
 
+    def terminate(self) -> None:
+        """SIGTERM."""
+        assert self._process is not None
+        self._process.terminate()
+
     def kill(self) -> None:
         """SIGKILL, with all workers."""
         if self._process is not None:

@@ -6,12 +6,13 @@ import pytest
 
 from gir.admit.ports import StoreError
 from gir.control import changes
-from gir.control.changes import Voice
+from gir.control.changes import Seen, Voice
 from gir.control.orders import TRIES_MAX, Kept
 from gir.model.orders import Orders, encode
 from gir.stores.orders_file import COPY, FileOrders
 from gir.stores.orders_memory import MemoryOrders
 from tests.support.orders import Desk, ShakyOrders
+from tests.unit.test_orders import RULE
 
 ANN, BOB = Voice("ann", 100.0), Voice("bob", 200.0)
 
@@ -178,17 +179,50 @@ async def test_a_store_that_was_emptied_is_given_back_what_was_known() -> None:
     await there.look()
     await here.look()
     assert drained(here) == drained(there) == ["eu-1", "us-1"]
-    assert (store._kept.version, here.version, there.version) == (3, 3, 3)
+    assert (store._kept.version, here.version, there.version) == (1, 1, 1)
+    assert len(here.followed) == 2, "not even for a moment in between"
 
 
-async def test_another_document_of_the_same_version_is_taken() -> None:
+async def test_a_document_by_a_number_that_was_lost_is_taken_together_with_what_is_known() -> None:
     """A failover can lose a version, and somebody may have written another by that number."""
     store = MemoryOrders()
-    desk = Desk(store)
-    await desk.change(drain("eu-1"))
-    store._kept = Kept(1, encode(drain("us-1")(Orders(), False)))
-    await desk.look()
-    assert drained(desk) == ["us-1"]
+    here, there = Desk(store), Desk(store)
+    await here.change(drain("eu-1", ANN))
+    store._kept = Kept(1, encode(drain("us-1")(serve("eu-1")(Orders(), False), False)))
+    await here.look()
+    await there.look()
+    assert drained(here) == drained(there) == ["eu-1", "us-1"]
+
+
+async def test_of_two_words_about_the_same_thing_a_store_that_lost_something_gets_the_later() -> None:
+    for voice, wanted in ((ANN, "maintenance"), (Voice("cid", 300.0), "drain")):
+        store = MemoryOrders()
+        here = Desk(store)
+        await here.change(drain("eu-1", voice))
+        text = encode(changes.cluster("eu-1", None, BOB, intent="maintenance")(Orders(), False))
+        store._kept = Kept(1, text)
+        await here.look()
+        assert here.orders.clusters["eu-1"].intent == wanted
+
+
+async def test_a_verdict_is_not_lost_with_the_version_that_brought_it() -> None:
+    """The store loses it, and a router that had not heard of it yet is the first to give back what it knows."""
+    store = MemoryOrders()
+    first, lagging = Desk(store), Desk(store)
+    seen = Seen(rule=RULE, launched=False, run=0, state="running", began_unix_s=1.0)
+    await first.change(changes.advance(seen, ANN, 1))
+    await lagging.look()
+    await first.change(changes.condemn(seen, ANN, "slow"))
+    store._kept = Kept()
+    await lagging.look()
+    await lagging.change(drain("eu-1"))
+    await lagging.change(drain("us-1"))
+    for desk in (first, lagging):
+        await desk.look()
+    for desk in (first, lagging):
+        assert desk.orders.canaries["next"].state == "aborted"
+        assert drained(desk) == ["eu-1", "us-1"]
+    assert [orders.canaries["next"].state for orders in first.followed] == ["running", "aborted", "aborted"]
 
 
 async def test_a_router_that_starts_while_the_store_is_away_begins_with_the_copy(tmp_path) -> None:

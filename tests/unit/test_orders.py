@@ -115,6 +115,11 @@ def test_what_was_said_while_the_store_was_away_does_not_undo_what_was_said_sinc
     assert changes.cluster("eu-1", None, ANN, intent="drain")(newer, False) != newer, "in time, the last one wins"
     promoted = after(changes.promote(seen(), BOB))
     assert changes.abort(seen(), ANN, "")(promoted, True) == promoted
+    restarted = after(changes.start(seen(), BOB))
+    assert changes.abort(seen(), ANN, "")(restarted, True) == restarted
+    staged = after(changes.advance(seen(), BOB, 1))
+    aborted = changes.abort(seen(), ANN, "")(staged, True)
+    assert aborted.canaries["next"].state == "aborted", "a stage decides nothing"
 
 
 def test_each_start_is_another_run_from_the_first_stage() -> None:
