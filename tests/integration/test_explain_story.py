@@ -1,11 +1,13 @@
 """`gir explain` on a running fleet tells the true story of a spill, a canary and a failover."""
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
+import yaml
 
 from chaos.fleet import Fleet, get
 from chaos.topology import ClusterShape, PodShape, Topology
@@ -74,6 +76,11 @@ def _header(answer: Answer, name: str) -> str:
     return found.group(1) if found else ""
 
 
+async def _config(fleet: Fleet) -> dict[str, Any]:
+    _, body = await asyncio.to_thread(get, f"{fleet.admin_url}/admin/config")
+    return json.loads(body)
+
+
 async def _explained(fleet: Fleet, capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     code = await asyncio.to_thread(main, ["explain", *argv, "--admin-url", fleet.admin_url])
     out, err = capsys.readouterr()
@@ -107,6 +114,36 @@ async def test_a_canarys_draw_is_told_and_the_same_question_gets_the_same_answer
     assert set(models.values()) == {"llama-70b", "llama-next"}
     asked = ("--model", "llama-70b", "--tenant", "demo", "--session", "s-3", "--header", "x-beta=yes")
     assert f"-> {models[3]}\n" in await _explained(fleet, capsys, *asked)
+
+
+async def test_a_reload_that_sends_callers_to_a_model_nobody_serves_is_refused_and_one_that_some_do_is_taken(fleet):
+    path = fleet.routers[0].config_path
+    good = path.read_text()
+    config = yaml.safe_load(good)
+    (rule,) = config["policy"]["rewrites"]
+
+    async def reloaded(to: str, weight: int) -> dict[str, Any]:
+        """The rule with another target, once the router has looked at it."""
+        before = await _config(fleet)
+        rule["targets"] = [{"model": "llama-70b", "weight": 100 - weight}, {"model": to, "weight": weight}]
+        path.write_text(yaml.safe_dump(config))
+        for _ in range(100):
+            await asyncio.sleep(0.1)
+            after = await _config(fleet)
+            if (after["version"], after["rejected"]) != (before["version"], before["rejected"]):
+                return after
+        pytest.fail("the file changed and nothing happened in 10 s")
+
+    try:
+        refused = await reloaded("typo", 50)
+        assert "policy.rewrites[0].targets[1].model is 'typo', which no cluster serves" in refused["rejected"]
+        assert refused["policy"]["rewrites"][0]["targets"][1]["model"] == "llama-next"
+        answer = await ask(_port(fleet), _request(fleet, {"x-beta": "yes", "x-session-id": "s-1"}))
+        assert answer.status == 200, "the old policy serves on"
+        taken = await reloaded("llama-next", 60)
+        assert (taken["rejected"], taken["version"]) == ("", refused["version"] + 1)
+    finally:
+        path.write_text(good)
 
 
 async def test_a_failover_is_told_attempt_by_attempt(capsys):

@@ -14,7 +14,7 @@ from gir.admin.canary import CanaryApi
 from gir.admin.explain import ExplainApi
 from gir.cli import canary_cmd, explain_cmd
 from gir.clock import ManualClock
-from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ModelPolicy, RuleMatch
+from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ModelPolicy, RuleMatch, TenantPolicy
 from gir.place import Placer, Rewriter
 from gir.telemetry.admin import AdminAccess, AdminServer, Readiness, build_app
 from tests.support.orders import Desk, office
@@ -167,6 +167,23 @@ async def test_a_new_canary_is_launched_by_command_and_obeyed(router, capsys):
     assert "the policy has a rule called next" in capsys.readouterr().err
     assert await command(canary_cmd, router, "start", "bad", "--model", "llama", "--to", "nobody") == 1
     assert "targets[1].model is 'nobody', which no cluster serves" in capsys.readouterr().err
+
+
+async def test_a_dry_run_is_launched_by_command_and_moves_nobody(router, capsys):
+    launch = ("start", "try", "--model", "llama", "--to", "llama-next", "--weight", "100", "--dry-run")
+    assert await command(canary_cmd, router, *launch) == 0
+    assert "dry run" in capsys.readouterr().out
+    assert await command(explain_cmd, router, "--model", "llama") == 0
+    told = capsys.readouterr().out
+    assert told.startswith("llama -> ")
+    assert "-> llama-next (dry run)" in told
+
+
+async def test_a_canary_is_launched_whatever_else_the_policy_asks_of_the_fleet(router, capsys):
+    router.policy = policy(tenants=(TenantPolicy(id="t", regions=("mars",)),))
+    assert await command(canary_cmd, router, "start", "try", "--model", "llama", "--to", "llama-next") == 0
+    router.view = view()
+    assert await command(canary_cmd, router, "start", "early", "--model", "llama", "--to", "not-yet") == 0
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,19 @@ async def test_a_tenant_kept_to_a_region_is_refused_rather_than_served_elsewhere
     assert world.clusters["a"].seen == []
 
 
+async def test_a_model_nobody_knows_is_404_one_that_nobody_can_serve_now_503_and_a_loop_508(begin: Begin) -> None:
+    world = await begin(a=EU)
+    unknown = await world.ask("nope")
+    assert (unknown[0], unknown[2]["error"]["code"]) == (404, "model_not_found")
+    loop = await world.ask(x_gir_hops="2")
+    assert (loop[0], loop[2]["error"]["code"]) == (508, "loop_detected")
+    world.router.registry.set_intent(ClusterId("a"), Intent.DRAIN, world.router.clock.monotonic_s())
+    drained = await world.ask()
+    assert (drained[0], drained[2]["error"]["code"]) == (503, "no_capacity")
+    assert "a: set to drain by an operator" in drained[2]["error"]["message"]
+    assert int(drained[1]["retry-after"]) >= 1
+
+
 @pytest.mark.parametrize(
     ("body", "headers"),
     [

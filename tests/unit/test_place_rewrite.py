@@ -80,6 +80,26 @@ def test_an_exact_match_comes_before_one_that_matches_any_model():
     assert ask(Rewriter(), None, policy=rules, model="mistral").model == "other"
 
 
+@pytest.mark.parametrize("model", ["llama", None], ids=["naming the model", "matching any"])
+def test_of_two_rules_that_match_alike_the_earlier_one_wins(model):
+    matches = (RuleMatch(model=model),)
+    one = split(name="one", matches=matches, targets=(CanaryTarget(model="first"),))
+    two = split(name="two", matches=matches, targets=(CanaryTarget(model="second"),))
+    assert ask(Rewriter(), None, policy=policy(rewrites=(one, two))).rule == "one"
+    assert ask(Rewriter(), None, policy=policy(rewrites=(two, one))).rule == "two"
+
+
+def test_a_reload_that_raises_the_weight_keeps_results_and_moves_nobody_off():
+    rewriter, before, after = Rewriter(), policy(rewrites=(split(10),)), policy(rewrites=(split(30),))
+    first = [ask(rewriter, None, policy=before, session=f"s{number}") for number in range(2_000)]
+    for each in first[:100]:
+        rewriter.observe(each, True, 0.1, NOW_S)
+    second = [ask(rewriter, None, policy=after, session=f"s{number}") for number in range(2_000)]
+    assert all(two.arm for one, two in zip(first, second, strict=True) if one.arm)
+    assert sum(each.arm for each in second) / 2_000 == pytest.approx(0.3, abs=0.03)
+    assert sum(target["requests"] for target in rewriter.rows(NOW_S)[0]["targets"]) == 100
+
+
 def test_header_conditions_must_all_hold():
     rule = split(100, matches=(RuleMatch(model="llama", headers=(HeaderMatch(name="X-Beta", value="yes"),)),))
     assert ask(Rewriter(), rule).model == "llama"
@@ -173,6 +193,27 @@ def test_a_guarded_plan_waits_for_results_before_it_goes_on():
             break
     rewriter.tick(NOW_S + 101.0)
     assert rewriter.trial("next").stage == 1
+
+
+def test_the_plan_of_an_aborted_canary_goes_no_further():
+    rewriter, rules = Rewriter(), policy(rewrites=(split(plan=((0.0, 10), (60.0, 100))),))
+    ask(rewriter, None, policy=rules)
+    rewriter.trial("next").abort(NOW_S + 30.0, "ann")
+    rewriter.tick(NOW_S + 120.0)
+    assert {ask(rewriter, None, policy=rules, session=f"s{n}", now_s=NOW_S + 121.0).model for n in range(50)} == {
+        "llama"
+    }
+    assert [event.action for event in rewriter.take_events()] == ["abort"]
+
+
+def test_of_several_canaries_any_bad_one_ends_the_trial():
+    targets = tuple(CanaryTarget(model=name, weight=10) for name in ("llama", "llama-next", "llama-third"))
+    fleet = view(cluster("a", pools=[pool(model=target.model) for target in targets]))
+    rewriter, rules = Rewriter(), policy(rewrites=(split(targets=targets, guard=CanaryGuard()),))
+    for number in range(400):
+        got = ask(rewriter, None, policy=rules, session=f"s{number}", fleet=fleet, now_s=NOW_S + number * 0.1)
+        rewriter.observe(got, got.arm != 2, 0.1, NOW_S + number * 0.1)
+    assert rewriter.trial("next").state.value == "aborted"
 
 
 def test_a_question_counts_for_nothing_and_crowds_nobody_out():

@@ -24,6 +24,7 @@ def shares(memory: TierMemory, free: float, now_s: float, *, other: float = 100.
     ("keeps", "expected"),
     [
         ([1.0, 1.0], [1.0, 0.0]),
+        ([0.994, 1.0], [0.994, 0.006]),
         ([0.7, 1.0], [0.7, 0.3]),
         ([0.35, 1.0], [0.35, 0.65]),
         ([0.35, 0.35], [0.5, 0.5]),
@@ -145,6 +146,18 @@ def test_the_critical_reserve_is_there_for_critical_requests_alone():
     tight = fleet(3)
     assert names(plan(Placer(), tight, draw=0.9))[0] == "dear"
     assert names(plan(Placer(), tight, request(criticality=CRITICAL), draw=0.9))[0] == "cheap"
+
+
+@pytest.mark.parametrize(("full", "spilled"), [("big", True), ("small", False)])
+def test_headroom_is_a_matter_of_slots_and_not_of_clusters(full, spilled):
+    """Half of the clusters are full either way: with levels of unequal clusters a head count says the wrong thing."""
+    sizes = {"big": 96, "small": 8}
+    cheap = [
+        cluster(name, load={"slots_total": slots, "slots_free": 0 if name == full else slots})
+        for name, slots in sizes.items()
+    ]
+    placement = plan(Placer(), view(*cheap, cluster("dear", tier="on_demand")))
+    assert (dict(placement.tier_shares)["on_demand"] > 0.0) is spilled
 
 
 def test_nothing_spills_into_a_tier_that_is_fuller_still():
