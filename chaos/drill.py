@@ -58,6 +58,8 @@ HEALTH_S = {
     "flap_window_s": 600.0,
 }
 """The router's defaults, written out so that they can be scaled."""
+LOST_IDLE_S = 5.0
+"""Likewise: silence that ends a stream of an unreachable cluster."""
 
 
 def topology(drill: Drill, scale: float) -> Topology:
@@ -77,5 +79,6 @@ def topology(drill: Drill, scale: float) -> Topology:
             "tiers": [{"name": "reserved", "price_per_slot_hour": 1.0}],
             "models": [{"name": EXPERIMENT_MODEL, "resume": drill.resume}],
             "health": {name: round(value * scale, 4) for name, value in HEALTH_S.items()},
+            "forward": {"lost_idle_s": round(LOST_IDLE_S * scale, 4)},
         },
     )

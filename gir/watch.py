@@ -51,6 +51,7 @@ class Watch:
         self._view: ClusterView | None = None
         self._lost: dict[ClusterId, str] = {}
         """Clusters that requests should leave, with what they became."""
+        self._unreachable: tuple[ClusterId, ...] = ()
 
     async def run(self) -> None:
         """Look every `LOOK_S`, for ever."""
@@ -74,9 +75,14 @@ class Watch:
         self._trials()
         if view is not self._view:
             self._view = view
+            self._unreachable = tuple(state.id for state in view.clusters if state.unreachable)
             self._waiting.look()
         if self._lost:
             self._move(view)
+        for cluster in self._unreachable if not view.fail_open else ():
+            ended = self._dispatcher.end_silent_streams(cluster)
+            if ended:
+                self._log.warning("silent streams ended", cluster=cluster, streams=ended)
 
     def _follow(self, event: HealthEvent) -> None:
         cluster = event.cluster or ""

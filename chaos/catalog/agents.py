@@ -121,7 +121,8 @@ DRILLS = (
         title="a cluster freezes",
         hypothesis="SIGSTOP of an agent and its pods, connections open and nothing answering: the last placement comes "
         "within 4 s (contract: 35 s), waiting requests are answered elsewhere within 4.5 s, nobody sees an error "
-        "before the first token; what the thawed cluster says too late reaches nobody.",
+        "before the first token, and streams under way say within 10 s that they broke; what the thawed cluster says "
+        "too late reaches nobody.",
         fault=_freeze,
         heal=_thaw,
         promises=(
@@ -129,6 +130,7 @@ DRILLS = (
             no_error_before_token,
             last_placement_within(4.0),
             waiters_moved_within(4.5),
+            broken_streams_say_so(10.0),
             failover_is_counted,
             late_answers_are_counted,
             fault_hit("SIGSTOP", at_least=2),

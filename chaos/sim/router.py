@@ -25,7 +25,7 @@ from gir.forward.dispatch import Dispatcher
 from gir.health.ladder import rungs
 from gir.model.cluster import ClusterStatus
 from gir.model.errors import ErrorKind
-from gir.model.ids import TenantId
+from gir.model.ids import ClusterId, TenantId
 from gir.model.policy import PolicySnapshot
 from gir.model.request import InferenceRequest
 from gir.net.connection import ServerConnection
@@ -152,6 +152,7 @@ class SimRouter:
         self.registry = SeenRegistry(policy, now_s=clock.monotonic_s(), jitter=clock.random.random)
         self.registry.observed, self.registry.router = self._observed, self
         self.registry.closed_s, self.registry.suspected_s = float("-inf"), {}
+        self.registry.unreachable_s = {}
         self.placer = SeenPlacer()
         self.placer.observed, self.placer.router = self._observed, self
         self.pools = Pools(clock, lambda: PoolLimits(connect_s=policy.forward.connect_s), lambda _: None)
@@ -249,6 +250,16 @@ class SimRouter:
         if frozen_s is None or self.registry.fail_open or since_s > frozen_s:
             return -1.0
         return now_s - frozen_s - rungs(self.registry.policy)[0][1] - SLACK_S
+
+    def silent_too_long_s(self, cluster: str, now_s: float) -> float:
+        """By how much streams from a frozen cluster should have been ended by now; negative if not."""
+        frozen_s = self._clusters[cluster].frozen_since_s
+        known_s = self.registry.unreachable_s.get(ClusterId(cluster))
+        if frozen_s is None or known_s is None:
+            return -1.0
+        since_s = max(self.born_s, self.unpaused_s, frozen_s, known_s)
+        policy = self.policies.current
+        return now_s - since_s - policy.forward.lost_idle_s - 2.0 * policy.health.sweep_interval_s - 2.0 * SLACK_S
 
     def others_serve(self, request: InferenceRequest, tried: Collection[str]) -> bool:
         """Somebody not yet tried, in good health, could take the request, and may."""

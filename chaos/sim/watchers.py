@@ -104,6 +104,8 @@ class SeenRegistry(Registry):
     """When it last stopped suspecting itself."""
     suspected_s: dict[ClusterId, float]
     """When each cluster last fell."""
+    unreachable_s: dict[ClusterId, float]
+    """Since when each unreachable cluster has been so."""
     _seen: ClusterView | None = None
 
     def take_events(self) -> list[HealthEvent]:
@@ -113,6 +115,10 @@ class SeenRegistry(Registry):
         if self.view is not self._seen:
             self._seen = self.view
             for state in self.view.clusters:
+                if not state.unreachable or self.fail_open:
+                    self.unreachable_s.pop(state.id, None)
+                else:
+                    self.unreachable_s.setdefault(state.id, self.router.loop.time())
                 if state.status is ClusterStatus.RAMPING and not state.probation:
                     self._check_share(state)
         return events
@@ -254,6 +260,8 @@ class SeenScopes:
         serve = router.others_serve(request, router.placer.tried.get(request.request_id, ()))
         if attempt.detail.startswith(GIVEN_UP) and not serve:
             self._observed.fail("moved", f"{request.request_id} was taken from {attempt.cluster} with nowhere to go")
+        if attempt.phase is Phase.STREAMING and router.silent_too_long_s(attempt.cluster, attempt.ended_s) > 0.0:
+            self._observed.fail("streams", f"{request.request_id} hung on frozen {attempt.cluster}: {attempt.detail}")
         waited = attempt.phase in (Phase.DISPATCHED, Phase.HEAD) and attempt.result is AttemptResult.LOCAL_FAULT
         # Who was sent there after the verdict had nowhere else to go.
         waited = waited and attempt.started_s < router.registry.suspected_s.get(attempt.cluster, float("inf"))

@@ -39,6 +39,18 @@ class Dispatcher:
         underway = self._underway.get(cluster)
         return 0 if underway is None else underway.give_up_waiting(reason)
 
+    def end_silent_streams(self, cluster: ClusterId) -> int:
+        """End the streams from an unreachable `cluster` in which nothing has come for too long; returns how many."""
+        underway = self._underway.get(cluster)
+        return 0 if underway is None else underway.end_silent(self.now_s())
+
+    def underway(self, cluster: ClusterId) -> Underway:
+        """The calls under way to `cluster`."""
+        underway = self._underway.get(cluster)
+        if underway is None:
+            underway = self._underway[cluster] = Underway()
+        return underway
+
     # Both hand out a coroutine without being one: a coroutine that only awaits another costs as much as a small stage.
 
     def run(self, exchange: Exchange, job: Job, guide: Guide) -> Coroutine[Any, Any, Report]:
@@ -49,8 +61,6 @@ class Dispatcher:
         self, candidate: Candidate, job: Job, plan: AttemptPlan, may_move: Callable[[], bool]
     ) -> Coroutine[Any, Any, Answer]:
         """One attempt, up to its first token; given up when health has lost the cluster and the request `may_move`."""
-        underway = self._underway.get(candidate.cluster)
-        if underway is None:
-            underway = self._underway[candidate.cluster] = Underway()
+        underway = self.underway(candidate.cluster)
         head = job.head_for(candidate, len(plan.body))
         return open_answer(self._pool_for(candidate), head, plan, underway, may_move)

@@ -18,6 +18,7 @@ from gir.forward.hedge import first_good
 from gir.forward.job import Guide, Job, Report, Try
 from gir.forward.phases import Next, after
 from gir.forward.resume import body_for_the_rest, delivered_by, tokens_in
+from gir.forward.underway import Underway
 from gir.model.decision import Candidate
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId
@@ -34,6 +35,9 @@ class Sender(Protocol):
         self, candidate: Candidate, job: Job, plan: AttemptPlan, may_move: Callable[[], bool]
     ) -> Coroutine[Any, Any, Answer]:
         """One attempt, up to its first token; it is given up with its cluster if it `may_move`."""
+
+    def underway(self, cluster: ClusterId) -> Underway:
+        """The calls under way to `cluster`."""
 
     def now_s(self) -> float:
         """Monotonic seconds."""
@@ -190,6 +194,9 @@ class Walk:
         return Report(outcome=delivery.outcome, usage=delivery.usage, status=answer.status or 0, resumed=resumed)
 
     async def _relay(self, attempt: Try, answer: Answer, first_token_s: float) -> Delivery:
+        assert answer.call is not None, "only an open stream can be relayed"
+        streams = self._sender.underway(attempt.candidate.cluster).streams
+        streams[answer.call] = self._job.policy.lost_idle_s
         try:
             delivery = await deliver_stream(self._exchange, answer)
         except BaseException:
@@ -199,6 +206,8 @@ class Walk:
             else:
                 self._end(attempt, AttemptResult.CANCELLED, Phase.STREAMING, None, first_token_s)
             raise
+        finally:
+            del streams[answer.call]
         self._end(attempt, delivery.result, delivery.phase, delivery, first_token_s)
         return delivery
 

@@ -63,6 +63,16 @@ def redispatch(record: ClusterRecord) -> bool:
     return record.cause in (Cause.BEATS, Cause.PROBE) and record.condition is not Condition.DRAINING
 
 
+def unreachable(record: ClusterRecord, now_s: float) -> bool:
+    """Streams that fall silent there have ended. The path must be to blame, not only beats, which do not travel it;
+    and where so many fell together that the fault may be the observer's, its verdict waits."""
+    if record.standing is not Standing.LOST or record.excused or _spared(record, now_s):
+        return False
+    if record.policy.probe:
+        return record.probes.state in (Probes.MISSED, Probes.REFUSED)
+    return record.beats.state is Beats.DEAD
+
+
 class Look(NamedTuple):
     """Everything the published state is made of, cheap to compare."""
 
@@ -75,6 +85,7 @@ class Look(NamedTuple):
     intent: Intent
     last_resort: bool
     on_probation: bool
+    unreachable: bool
     epoch: int
     seq: int
     rtt_s: float | None
@@ -95,6 +106,7 @@ def look_of(record: ClusterRecord, now_s: float, *, fail_open: bool) -> Look:
         record.intent,
         record.last_resort,
         record.on_probation,
+        unreachable(record, now_s),
         beats.epoch,
         beats.seq,
         record.rtt_s,
@@ -123,6 +135,7 @@ def state_of(record: ClusterRecord, look: Look, reason: str) -> ClusterState:
         epoch=look.epoch,
         seq=max(0, look.seq),
         backoff_until_s=look.backoff_until_s,
+        unreachable=look.unreachable,
         probation=look.on_probation,
         reason=reason,
         labels=hello.labels,

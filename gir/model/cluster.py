@@ -98,6 +98,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     backoff_until_s: float = 0.0
     """Monotonic time until which the cluster asked for less work (`Retry-After` of 429/503)."""
+    unreachable: bool = False
+    """Lost, and its data path answers no probes: what is silent there has ended."""
     probation: bool = False
     """Its breaker is half open: exactly one request may go, after `Registry.claim_probation`."""
     reason: str = ""

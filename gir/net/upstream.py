@@ -126,6 +126,11 @@ class UpstreamCall:
             return Phase.HEAD
         return Phase.DISPATCHED
 
+    @property
+    def held_up(self) -> bool:
+        """The upstream is not read from, because the client does not keep up."""
+        return self._paused
+
     # Towards the owner
 
     async def head(self) -> ResponseHead:

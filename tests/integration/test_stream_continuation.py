@@ -6,9 +6,10 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
+import msgspec
 import pytest
 
-from gir.model.ids import ModelId
+from gir.model.ids import ClusterId, ModelId
 from gir.model.outcome import Outcome
 from gir.model.policy import ForwardPolicy, ModelPolicy, PolicySnapshot, TierPolicy
 from gir.net.exchange import Exchange
@@ -118,6 +119,38 @@ async def test_the_client_sees_one_gapless_stream(start: Start, breaks_after: in
     assert body.count(b'"role"') == 1, "only the first half carries the role"
     assert sum(len(cluster.seen) for cluster in clusters) == 2
     assert router.recorder.ended[0].outcome is Outcome.COMPLETED
+
+
+def frozen(after: int) -> Script:
+    async def answer(exchange: Exchange) -> None:
+        exchange.start(200, EVENT_STREAM)
+        exchange.write(chunk_event("", role=True))
+        for number in range(after):
+            exchange.write(chunk_event(f"tok-{number:04d} "))
+        await asyncio.sleep(30.0)
+
+    return answer
+
+
+async def look_until_it_is_ended(router: TestRouter, clusters: list[FakeCluster]) -> None:
+    """As the watch does while these clusters are unreachable."""
+    while not any(router.dispatcher.end_silent_streams(ClusterId(cluster.name)) for cluster in clusters):
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("resume", [True, False])
+async def test_a_stream_of_a_frozen_cluster_is_continued_or_says_that_it_broke(start: Start, resume: bool) -> None:
+    models = RESUME.models if resume else ()
+    policy = msgspec.structs.replace(RESUME, models=models, forward=ForwardPolicy(lost_idle_s=0.1))
+    router, clusters = await start(frozen(3), engine(None), policy=policy)
+    asked = asyncio.ensure_future(ask(router))
+    await asyncio.wait_for(look_until_it_is_ended(router, clusters), 5.0)
+    body = await asyncio.wait_for(asked, 5.0)
+    if resume:
+        assert (text_of(body), body.endswith(b"data: [DONE]\n\n")) == (ALL, True)
+    else:
+        assert b"does not answer any more" in body
+        assert b"[DONE]" not in body
 
 
 async def test_an_engine_that_fails_and_says_done_is_continued(start: Start) -> None:

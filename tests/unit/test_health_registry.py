@@ -59,6 +59,45 @@ def test_a_frozen_cluster_is_suspected_by_its_probes_within_4s() -> None:
     assert "us-1:SUSPECT w=0.00 probes missed" in fleet.line()
 
 
+def test_a_cluster_is_unreachable_while_its_data_path_is_what_was_lost() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1")
+    fleet.freeze("us-1")
+    fleet.run(2.0)
+    assert not fleet.state("us-1").unreachable, "two misses are no verdict yet"
+    fleet.run(1.5)
+    assert fleet.state("us-1").unreachable
+    fleet.run(20.0)
+    assert (fleet.state("us-1").status, fleet.state("us-1").unreachable) == (ClusterStatus.DEAD, True)
+    fleet.thaw("us-1")
+    fleet.run(1.5)
+    assert not fleet.state("us-1").unreachable
+
+
+def test_a_cluster_whose_beats_alone_are_lost_is_reachable() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1")
+    fleet.clusters["us-1"].beating = False
+    fleet.run(30.0)
+    assert (fleet.state("us-1").status, fleet.state("us-1").unreachable) == (ClusterStatus.DEAD, False)
+
+
+def test_without_probes_only_the_death_of_its_beats_makes_a_cluster_unreachable() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1", health=HealthPolicy(probe=False))
+    fleet.freeze("us-1")
+    fleet.run(10.0)
+    assert (fleet.state("us-1").status, fleet.state("us-1").unreachable) == (ClusterStatus.SUSPECT, False)
+    fleet.run(8.0)
+    assert fleet.state("us-1").unreachable
+
+
+def test_most_of_a_fleet_lost_together_is_not_called_unreachable_before_the_bound() -> None:
+    fleet = settled("eu-1", "us-1", "ap-1")
+    fleet.freeze("us-1", "ap-1")
+    fleet.run(30.0)
+    assert not fleet.state("us-1").unreachable, "the router may be the deaf one"
+    fleet.run(15.0)
+    assert fleet.state("us-1").unreachable
+
+
 def test_silent_beats_over_a_working_path_fade_then_suspect_then_kill() -> None:
     fleet = settled("eu-1", "us-1", "ap-1")
     fleet.clusters["us-1"].beating = False

@@ -143,6 +143,15 @@ BUGS = (
         faults=frozenset({"freeze", "power"}),
     ),
     Bug(
+        name="silent-streams-left",
+        what="streams that a frozen cluster has begun hang until their own deadline",
+        target=Dispatcher,
+        attribute="end_silent_streams",
+        replace=lambda _: lambda *_: 0,
+        finding="streams",
+        faults=frozenset({"freeze"}),
+    ),
+    Bug(
         name="lost-cluster-looked-at-once",
         what="who begins to wait for a lost cluster after the verdict, or could go nowhere then, stays there",
         target=Watch,

@@ -20,6 +20,8 @@ class ForwardPolicy(Section, frozen=True, kw_only=True):
     """From dispatch to the first token; another cluster is tried after it while attempts remain."""
     idle_s: Seconds = 60.0
     """Longest gap between two chunks of a stream."""
+    lost_idle_s: Seconds = 5.0
+    """The same while the stream's cluster answers no probes: so much silence is then the end of the stream."""
     total_s: Seconds = 600.0
     """Deadline of a request that names none."""
     deadline_client_max_s: Seconds = 3_600.0
