@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -85,6 +86,7 @@ async def play(steps: list[tuple[int, str, str]]) -> None:
                 assert now.state != "running", "a run went back to running"
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(STEPS)
 def test_routers_agree_in_the_end(steps: list[tuple[int, str, str]]) -> None:

@@ -206,6 +206,15 @@ def test_an_order_about_another_version_of_a_rule_gives_way_to_one_about_this() 
     assert (new.of, new.state) == (mark(changed), "promoted")
 
 
+def test_a_document_that_lost_a_run_is_given_it_back_and_one_that_did_not_keeps_its_own() -> None:
+    first = after(changes.abort(seen(), ANN, ""))
+    second = after(changes.start(seen(state="aborted"), BOB), orders=first)
+    assert after(changes.remember(second, lost=True), orders=first) == second
+    assert after(changes.remember(second, lost=False), orders=first) == first
+    assert after(changes.remember(first, lost=True), orders=second) == second
+    assert after(changes.remember(second, lost=False), orders=NOTHING) == NOTHING, "taken away, not lost"
+
+
 def test_limits_are_set_and_given_back() -> None:
     changed = after(changes.limit("r", {"tokens_per_min": 7}, ANN))
     assert changed.limits["r"].numbers == {"tokens_per_min": 7}
