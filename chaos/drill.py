@@ -27,6 +27,8 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     victims: tuple[str, ...] = ("eu-1",)
     proxied: bool = False
     """Connections of the experiment's clusters pass through proxies, so that the fault can poison them."""
+    probe: bool = True
+    """The router probes data paths."""
     clocks_adjustable: bool = False
     """The fault may set wall clocks wrong."""
     patience_s: float = 30.0
@@ -78,7 +80,7 @@ def topology(drill: Drill, scale: float) -> Topology:
         policy={
             "tiers": [{"name": "reserved", "price_per_slot_hour": 1.0}],
             "models": [{"name": EXPERIMENT_MODEL, "resume": drill.resume}],
-            "health": {name: round(value * scale, 4) for name, value in HEALTH_S.items()},
+            "health": {name: round(value * scale, 4) for name, value in HEALTH_S.items()} | {"probe": drill.probe},
             "forward": {"lost_idle_s": round(LOST_IDLE_S * scale, 4)},
         },
     )

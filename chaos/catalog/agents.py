@@ -137,6 +137,25 @@ DRILLS = (
         ),
     ),
     Drill(
+        id="F03b",
+        title="a cluster freezes, and nobody probes it",
+        hypothesis="As F03 with probes off, so that only the silence of its beats can tell: the last placement comes "
+        "within 21 s, waiting requests are answered elsewhere within 21.5 s, and nobody sees an error before the first "
+        "token.",
+        fault=_freeze,
+        heal=_thaw,
+        probe=False,
+        promises=(
+            *ALWAYS,
+            no_error_before_token,
+            last_placement_within(21.0),
+            waiters_moved_within(21.5),
+            failover_is_counted,
+            late_answers_are_counted,
+            fault_hit("SIGSTOP", at_least=2),
+        ),
+    ),
+    Drill(
         id="F27",
         title="a frozen cluster returns",
         hypothesis="A cluster that was frozen for 30 s is thawed under load: it gets at most a quarter of the traffic "
