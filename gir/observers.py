@@ -56,7 +56,7 @@ class Observers:
         self._metrics.orders_degraded.one.set(float(not up))
 
     def orders_taken(self, version: int) -> None:
-        """Other orders are in force."""
+        """Another version is in force."""
         self._log.info("orders taken", version=version)
         self._metrics.orders_version.one.set(version)
 

@@ -74,7 +74,7 @@ class OrderObserver(Protocol):
         """The store can no longer be used, or can again. Once for each change."""
 
     def orders_taken(self, version: int) -> None:
-        """Other orders are in force."""
+        """Another version is in force."""
 
     def orders_not_copied(self, reason: str) -> None:
         """The copy on this host could not be written, or not be read when it was needed."""
@@ -219,6 +219,7 @@ class OrderDesk:
         for change in self._later:
             orders = change(orders, True)
         self._put_in_force(orders)
+        self._observer.orders_taken(self.version)
         if self._copy is not None:
             try:
                 await self._copy.keep(kept)
@@ -229,7 +230,6 @@ class OrderDesk:
         if orders != self.orders:
             self.orders = orders
             self._follow(orders)
-            self._observer.orders_taken(self.version)
 
     def _report(self, trouble: str) -> None:
         if bool(trouble) is not bool(self.trouble):

@@ -13,7 +13,7 @@ from gir.control.orders import Kept, OrderStore
 from gir.stores.orders_file import LOCK_S, FileOrders
 from gir.stores.orders_memory import MemoryOrders
 from gir.stores.orders_redis import RedisOrders
-from tests.support.redis_server import RedisServer
+from tests.support.redis_server import RedisServer, redis_server
 
 Open = Callable[[], OrderStore]
 ONE, TWO = Kept(1, b'{"format":1}'), Kept(2, b'{"format":1,"limits":{}}')
@@ -146,3 +146,17 @@ async def test_a_redis_that_is_gone_or_frozen_is_an_error_in_time_and_comes_back
         await nobody.read()
     assert "secret" not in f"{refused.value}{nobody.place}"
     await nobody.close()
+
+
+@pytest.mark.slow
+async def test_a_redis_cluster_keeps_them_as_well() -> None:
+    with redis_server("--cluster-enabled", "yes") as node:
+        node.cli("CLUSTER", "ADDSLOTS", *map(str, range(16_384)))
+        store = RedisOrders(f"redis+cluster://127.0.0.1:{node.port}")
+        async with asyncio.timeout(10.0):
+            while "cluster_state:ok" not in await asyncio.to_thread(node.cli, "CLUSTER", "INFO"):
+                await asyncio.sleep(0.05)
+        assert await store.replace(0, ONE)
+        assert await store.read() == ONE
+        assert not await store.replace(0, TWO)
+        await store.close()

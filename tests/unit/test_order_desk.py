@@ -181,6 +181,7 @@ async def test_a_store_that_was_emptied_is_given_back_what_was_known() -> None:
     assert drained(here) == drained(there) == ["eu-1", "us-1"]
     assert (store._kept.version, here.version, there.version) == (1, 1, 1)
     assert len(here.followed) == 2, "not even for a moment in between"
+    assert here.watcher.versions[-1] == there.watcher.versions[-1] == 1, "what is shown can be compared"
 
 
 async def test_a_document_by_a_number_that_was_lost_is_taken_together_with_what_is_known() -> None:
