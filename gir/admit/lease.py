@@ -162,7 +162,8 @@ class RateLease:
         self.in_hand += taken.units
         self.remaining = taken.remaining
         self.reset_at_s = now_s + taken.reset_s
-        self.stamp = taken.stamp
+        if taken.units > 0:
+            self.stamp = taken.stamp
         if not self.local:
             self._heard_s = now_s
             self._shift = taken.stamp - self._segment(now_s)

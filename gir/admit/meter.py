@@ -60,13 +60,28 @@ class Meter:
         """
         segment_s = rate.window_s / SEGMENTS
         segment = int(now_s / segment_s)
+        self.expire(segment)
         interval_s = rate.window_s / rate.limit
         for reckoned, units in owed:
             stamp = min(reckoned, segment)
             if stamp >= segment - SEGMENTS:
-                self.add(stamp, units)
+                if units > 0:
+                    self.add(stamp, units)
+                else:
+                    self._uncount(stamp, -units)
                 started_s = max(self._tat_s, stamp * segment_s) if units > 0 else self._tat_s
                 self._tat_s = started_s + units * interval_s
+
+    def _uncount(self, stamp: int, units: int) -> None:
+        """Uncount `units` of segment `stamp`, and what it does not hold of those before it, the newest first: units in
+        hand may have been drawn a little at a time, and are given back under the stamp of the last draw.
+        """
+        for number in [number for number in reversed(self._segments) if number <= stamp]:
+            taken = min(units, self._segments[number])
+            self.add(number, -taken)
+            units -= taken
+            if units == 0:
+                return
 
     def add(self, segment: int, units: int) -> None:
         """Count `units` (negative: uncount, never below zero) in `segment`."""

@@ -34,6 +34,21 @@ local function add(meter, number, units)
   meter.changed[number] = true
 end
 
+-- Uncount units of segment `stamp`, and what it does not hold of those before it, the newest first.
+local function uncount(meter, stamp, units)
+  local numbers = {}
+  for number in pairs(meter.segments) do
+    if number <= stamp then numbers[#numbers + 1] = number end
+  end
+  table.sort(numbers)
+  for i = #numbers, 1, -1 do
+    if units == 0 then return end
+    local taken = math.min(units, meter.segments[numbers[i]])
+    add(meter, numbers[i], -taken)
+    units = units - taken
+  end
+end
+
 local function save(key, meter, window)
   if #meter.gone > 0 then redis.call('HDEL', key, unpack(meter.gone)) end
   local fields = {'tat', string.format('%.6f', meter.tat)}
@@ -68,7 +83,7 @@ local function take(key, limit, window, burst, need, want, owed)
   for _, pair in ipairs(owed) do
     local stamp, units = math.min(pair[1], segment), pair[2]
     if stamp >= segment - SEGMENTS then
-      add(meter, stamp, units)
+      if units > 0 then add(meter, stamp, units) else uncount(meter, stamp, -units) end
       local started = meter.tat
       if units > 0 then started = math.max(started, stamp * segment_s) end
       meter.tat = started + units * interval

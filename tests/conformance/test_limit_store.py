@@ -67,6 +67,14 @@ async def test_giving_back_more_than_was_taken_does_not_raise_the_limit(store: L
     assert (await take(store, 1, 1)).units == 0
 
 
+async def test_units_drawn_a_little_at_a_time_can_be_given_back_under_the_last_stamp(store: LimitStore) -> None:
+    stamp = (await take(store, 1, 1)).stamp
+    earlier = ((stamp - 7, 2), (stamp - 3, 3), (stamp - 1, 1))
+    assert (await take(store, 0, 0, owed=earlier)).remaining == 3
+    assert (await take(store, 0, 0, owed=((stamp - 1, -3),))).remaining == 6, "one of its own, two of those before"
+    assert (await take(store, 0, 0, owed=((stamp - 7, -3),))).remaining == 8, "nothing of those after"
+
+
 async def test_units_used_elsewhere_are_counted(store: LimitStore) -> None:
     stamp = (await take(store, 1, 1)).stamp
     assert (await take(store, 0, 0, owed=((stamp - 2, 3), (stamp, 4)))).remaining == 2

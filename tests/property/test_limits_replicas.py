@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from gir.admit.limits import Limiter
+from gir.admit.ports import Rate, Take
 from gir.model.policy import LimitRule
 from gir.model.request import Usage
 from tests.support.limiting import Replicas
@@ -199,6 +200,19 @@ async def test_tokens_that_were_used_stay_within_five_percent_over_and_under(sha
     assert sum(tokens for at_s, tokens in used if 65.0 <= at_s < 185.0) >= 2 * limit * 0.95
 
 
+@pytest.mark.parametrize("rate_per_s", [3.0, 60.0])
+async def test_what_was_reserved_and_not_used_comes_back_whole(rate_per_s: float) -> None:
+    """The store ends up with what requests took, however often units were drawn, given back and drawn again."""
+    limit = 1_000_000
+    replicas = Replicas([LimitRule(name="team", tokens_per_min=limit)], 4)
+    await replicas.start()
+    used = await settled_traffic(replicas, [rate_per_s * share for share in SKEWED], 20.0)
+    await asyncio.sleep(7.0)
+    counted = replicas.store.inner.exchange_now([Take("team:team:tokens", Rate(limit, 60.0, limit), 0, 0)], [])
+    await replicas.close()
+    assert limit - counted.taken[0].remaining == sum(tokens for _, tokens in used)
+
+
 async def settled_traffic(replicas: Replicas, rates_per_s: list[float], lasts_s: float) -> list[tuple[float, int]]:
     """Requests that run for 0.5 to 1.5 s and are settled by 100 to 200 tokens; when each began and what it took."""
     loop, chance = asyncio.get_running_loop(), replicas.clock.random
@@ -218,7 +232,7 @@ async def settled_traffic(replicas: Replicas, rates_per_s: list[float], lasts_s:
 
     async def arrive(limiter: Limiter, per_s: float) -> None:
         while loop.time() < ends_s:
-            await asyncio.sleep(chance.expovariate(per_s))
+            await asyncio.sleep(min(chance.expovariate(per_s), ends_s - loop.time()))
             request = asyncio.ensure_future(serve(limiter))
             running.add(request)
             request.add_done_callback(running.discard)
