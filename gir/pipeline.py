@@ -150,6 +150,7 @@ class Pipeline:
         scope.reservation = stages.limiter.reserve_now(request, now_s)
         if scope.reservation is None:
             scope.reservation = await stages.limiter.reserve(request)
+            scope.limits_s = stages.clock.monotonic_s() - now_s
         queue = self._enter(scope, request, now_s)
         if queue is not None:
             await stages.waiting.wait(queue)

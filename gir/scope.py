@@ -39,6 +39,7 @@ class Scope:
         "attempts",
         "error",
         "first_token_s",
+        "limits_s",
         "method",
         "outcome",
         "path",
@@ -65,6 +66,8 @@ class Scope:
         self.attempts: list[Attempt] = []
         self.error: RequestError | None = None
         self.first_token_s: float | None = None
+        self.limits_s = 0.0
+        """Time it waited for the shared store of the limits."""
         self.method = head.method
         self.outcome = Outcome.REJECTED
         self.path = head.path

@@ -31,6 +31,7 @@ class Ended(Protocol):
     arrived_s: float
     first_token_s: float | None
     queued_s: float
+    limits_s: float
     status: int
     resumed: int
     outcome: Outcome
@@ -217,6 +218,8 @@ class Recorder:
             record.ttft_ms = round((scope.first_token_s - scope.arrived_s) * 1000, 3)
         if scope.queued_s:
             record.queued_ms = round(scope.queued_s * 1000, 3)
+        if scope.limits_s:
+            record.limits_ms = round(scope.limits_s * 1000, 3)
         if usage is not None:
             record.prompt_tokens, record.completion_tokens = usage.prompt_tokens, usage.completion_tokens
             record.cached_tokens = usage.cached_tokens

@@ -230,6 +230,8 @@ class AccessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     duration_ms: float = 0.0
     ttft_ms: float | None = None
     queued_ms: float | None = None
+    limits_ms: float | None = None
+    """Time spent waiting for the shared store of the limits; absent when it was not asked."""
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     cached_tokens: int | None = None
