@@ -30,28 +30,35 @@ GOODBYE_S = 1.0
 
 
 class Backoff:
-    """Full jitter: each pause is drawn from zero up to a window that doubles."""
+    """Full jitter: each pause is drawn from zero up to a window that doubles.
 
-    __slots__ = ("_failures",)
+    The window of a router that once answered never falls back to that of a stranger: whoever tried in vain while it
+    was down would otherwise all meet it within a second of its return.
+    """
+
+    __slots__ = ("_failures", "_met")
 
     NEW_S = 0.5
     """First window while the router has never answered: it may be starting beside us."""
-    LOST_S = 5.0
-    """First window after a working stream broke: the router restarts, and all its agents come back."""
+    LOST_S = 8.0
+    """First window after a working stream broke: the router restarts, and all its agents come back. With it no second
+    brings more than three times the mean, however long the restart takes."""
     REFUSED_S = 30.0
     """Window after a refusal: only a change of configuration helps."""
     WINDOW_MAX_S = 10.0
 
     def __init__(self) -> None:
         self._failures = 0
+        self._met = False
 
     def reset(self) -> None:
         """A stream works."""
         self._failures = 0
+        self._met = True
 
-    def window_s(self, *, was_up: bool, refused: bool) -> float:
+    def window_s(self, *, refused: bool) -> float:
         """Upper bound of the next pause; grows with each call until `reset`."""
-        first_s = self.LOST_S if was_up else self.NEW_S
+        first_s = self.LOST_S if self._met else self.NEW_S
         window_s = min(self.WINDOW_MAX_S, first_s * 2.0 ** min(self._failures, 10))
         self._failures += 1
         return self.REFUSED_S if refused else window_s
@@ -159,7 +166,7 @@ class Link:
     async def _recover(self, error: str, *, refused: bool) -> None:
         """Say that the stream is gone, and wait before the next one."""
         agent = self._agent
-        window_s = self._backoff.window_s(was_up=self.up, refused=refused)
+        window_s = self._backoff.window_s(refused=refused)
         self._down(error)
         agent.on_lost()
         if agent.closing is None:

@@ -126,7 +126,7 @@ class BeatLink(asyncio.Protocol):
             return
         self._session += 1
         self._side = None
-        window_s = self._backoff.window_s(was_up=self._up, refused=False)
+        window_s = self._backoff.window_s(refused=False)
         self._up = False
         self._node.later(self.agent.chance.uniform(0.0, window_s), self._dial)
 

@@ -21,12 +21,17 @@ _COMMON: tuple[tuple[str, int], ...] = (
     ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
+    # Its pings buy throughput that beats do not need, and are counted against whoever sends them.
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.max_receive_message_length", TRANSPORT_BYTES_MAX),
     ("grpc.max_send_message_length", TRANSPORT_BYTES_MAX),
 )
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     *_COMMON,
     ("grpc.http2.min_recv_ping_interval_without_data_ms", KEEPALIVE_MS // 2),
+    # A router that was starved of CPU reads pings in a row that were sent seconds apart: to punish their senders for
+    # it would disconnect every agent at once, over and over, when the router can bear it least.
+    ("grpc.http2.max_ping_strikes", 0),
     ("grpc.max_concurrent_streams", 64),
     ("grpc.so_reuseport", 0),  # a second router on the same port must fail, not share
 )
