@@ -33,7 +33,7 @@ from gir.control.prober import Prober
 from gir.forward.budget import RetryBudget
 from gir.forward.dispatch import Dispatcher
 from gir.gauges import Gauges
-from gir.health.registry import Registry
+from gir.health.registry import AGENTS_RETURN_S, Registry
 from gir.lifecycle import Grace, Lifecycle
 from gir.listening import admin_access, beat_credentials, listen, server_tls
 from gir.model.ids import ClusterId
@@ -78,6 +78,7 @@ class Router:
         """`shared`: directory of all workers, for want of a `state` that lasts. `written`: the file's own words."""
         self._config = config
         self._clock = clock = SystemClock()
+        self._began_s = clock.monotonic_s()
         self._metrics = metrics = RouterMetrics(CollectorRegistry())
         self._sink = LogSink(log_stream, on_drop=metrics.logs_dropped.one.inc)
         telemetry = config.telemetry
@@ -381,6 +382,12 @@ class Router:
 
     def _readiness(self) -> Readiness:
         reasons = [] if self.lifecycle.ready else ["stopping"]
-        if not any(state.pools for state in self._registry.view.clusters):
+        clusters = self._registry.view.clusters
+        if not any(state.pools for state in clusters):
             reasons.append("no cluster has reported yet")
+        elif self._clock.monotonic_s() - self._began_s < AGENTS_RETURN_S:
+            # A router that took requests for models whose clusters are still on their way back would call them unknown.
+            missing = sorted(self._tokens.keys() - {state.id for state in clusters})
+            if missing:
+                reasons.append(f"waiting for {', '.join(missing[:5])} to report")
         return Readiness(ready=not reasons, reasons=tuple(reasons))
