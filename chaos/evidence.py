@@ -26,6 +26,26 @@ class Scrape(msgspec.Struct, frozen=True):
     samples: dict[str, float]
 
 
+class Decision(msgspec.Struct, frozen=True, array_like=True):
+    """How long limits took to judge one request, by the router's own access log."""
+
+    took_ms: float
+    """For a refused request from its arrival to its answer; for one let in, `asked_ms`."""
+    asked_ms: float
+    """Time it waited for the shared store; 0 when the store was not asked."""
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line of a router's log that is about no request."""
+
+    router: str
+    at_s: float
+    """On the client's clock."""
+    event: str
+    level: str
+    text: str
+
+
 class Facts(msgspec.Struct, kw_only=True):
     """What was run, and when."""
 
@@ -41,6 +61,16 @@ class Facts(msgspec.Struct, kw_only=True):
     settings: dict[str, str] = {}
     engines: dict[str, Stats] = {}
     """What each engine did, when all was quiet again."""
+    figures: dict[str, float] = {}
+    """What the drill itself measured beside the load, by name; seconds, bytes or counts."""
+    router_ended: bool = False
+    """A router ended meanwhile: its last counts were seen by nobody, so requests are counted in the logs."""
+    requests_logged: int = 0
+    """Requests in the routers' access logs."""
+    decisions: dict[str, Decision] = {}
+    """By request id; only where limits are at stake."""
+    log: list[LogLine] = []
+    """What routers logged beside requests."""
 
 
 class Evidence:

@@ -24,10 +24,12 @@ from urllib.parse import urlsplit
 import msgspec
 
 from chaos import children
+from chaos.backing import RedisServers
 from chaos.children import Child, ChildError
 from chaos.faults import wallclock
 from chaos.faults.proxies import ProxyHost
 from chaos.faults.wallclock import WallClock
+from chaos.issuer import Issuer
 from chaos.members import Cluster, Router
 from chaos.ports import PortLeases
 from chaos.topology import Topology
@@ -47,7 +49,11 @@ class Fleet:
         self.routers: list[Router] = []
         self.clusters: dict[str, Cluster] = {}
         self.proxies: ProxyHost | None = None
-        """Where drills poison connections, for clusters that are `proxied`."""
+        """Where drills poison connections, for clusters and stores that are `proxied`."""
+        self.phantoms = {f"phantom-{number}": secrets.token_hex(16) for number in range(1, topology.phantoms + 1)}
+        """Credential of each agent that a drill plays."""
+        self.store: RedisServers | None = None
+        self.issuer: Issuer | None = None
         self._leases = PortLeases()
         self._stopped = False
         self.wall_clocks: dict[str, WallClock] = {}
@@ -92,7 +98,8 @@ class Fleet:
     def processes(self) -> list[Child]:
         """Every child, routers first."""
         routers = [router.process for router in self.routers if router.process is not None]
-        return routers + [child for cluster in self.clusters.values() for child in cluster.processes]
+        stores = self.store.processes if self.store is not None else []
+        return routers + [child for cluster in self.clusters.values() for child in cluster.processes] + stores
 
     def describe(self) -> dict[str, Any]:
         """The ready file: addresses, key, clusters with their processes, models."""
@@ -136,6 +143,12 @@ class Fleet:
         if cluster.agent is None or not cluster.agent.alive:
             self._spawn_agent(cluster)
 
+    def start_routers(self) -> None:
+        """Start every router that does not run, on its old ports; returns at once."""
+        for router in self.routers:
+            if router.process is None or not router.process.alive:
+                self._spawn_router(router)
+
     def stop(self, *, grace_s: float = 1.5) -> None:
         """End every process and remove every file. Safe to call twice."""
         if self._stopped:
@@ -147,6 +160,8 @@ class Fleet:
             children.kill(self.processes)
             if self.proxies is not None:
                 self.proxies.close()
+            if self.issuer is not None:
+                self.issuer.stop()
             self._leases.close()
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -169,6 +184,7 @@ class Fleet:
             token = secrets.token_hex(16)
             self.clusters[shape.name] = Cluster(shape, (self._leases.take(), self._leases.take()), token, directory)
         clusters = list(self.clusters.values())
+        self._start_neighbours(within_s)
         self._open_proxies([cluster for cluster in clusters if cluster.shape.proxied])
         self._make_clocks()
         for router in self.routers:
@@ -183,8 +199,26 @@ class Fleet:
         for router in self.routers:
             self._await_router(router, within_s)
 
+    def _start_neighbours(self, within_s: float) -> None:
+        """What routers depend on: the store of the limits, the issuer of the tokens."""
+        if self.topology.issuer:
+            self.issuer = Issuer(*self.topology.issuer)
+            self.issuer.start()
+        shape = self.topology.store
+        if shape.kind == "memory":
+            return
+        self.store = RedisServers(shape, self.directory / "store", self._leases)
+        self.store.start(within_s)
+        if shape.proxied:
+            self.proxies = ProxyHost()
+        for router in self.routers:
+            router.store_url = self.store.url
+            if self.proxies is not None:
+                router.store_proxy = self.proxies.open(self.store.primary_port)
+                router.store_url = f"redis://127.0.0.1:{router.store_proxy.port}"
+
     def _open_proxies(self, clusters: Sequence[Cluster]) -> None:
-        if clusters:
+        if clusters and self.proxies is None:
             self.proxies = ProxyHost()
         for cluster in clusters:
             assert self.proxies is not None
@@ -208,9 +242,13 @@ class Fleet:
 
     def _spawn_router(self, router: Router) -> None:
         digests = {id_: hashlib.sha256(secret.encode()).hexdigest() for id_, secret in self.keys.items()}
-        write_config(router.config_path, router.config(self.topology, digests, self.clusters.values()))
+        config = router.config(self.topology, digests, self.clusters.values())
+        config["agents"] += [{"cluster": name, "token": {"value": token}} for name, token in self.phantoms.items()]
+        if self.issuer is not None:
+            config["auth"]["jwt"] = [self.issuer.settings() | self.topology.issuer_settings]
+        write_config(router.config_path, config)
         command = children.python("-m", "gir.cli.main", "serve", "-c", str(router.config_path))
-        router.process = self._spawn(router.name, command, self.directory / f"{router.name}.log")
+        router.process = self._spawn(router.name, command, router.log_path)
 
     def _spawn_engines(self, cluster: Cluster) -> None:
         ready, config = cluster.directory / "engines.ready", cluster.directory / "engines.yaml"

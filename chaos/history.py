@@ -46,6 +46,8 @@ class Record(msgspec.Struct, kw_only=True):
     disorder: int = 0
     """Tokens that were not the next number."""
     chunk_ms: list[float] = []
+    router: str = ""
+    """Address of the router it was sent to."""
     cluster: str = ""
     pod: str = ""
     attempts: int = 0
@@ -57,6 +59,11 @@ class Record(msgspec.Struct, kw_only=True):
     def ok(self) -> bool:
         """Whole, in order, and properly ended."""
         return self.status == 200 and self.ended == "complete" and self.done and not self.error and not self.disorder
+
+    @property
+    def limited(self) -> bool:
+        """Refused by a limit, as it should be: 429 that says when to come back."""
+        return self.status == 429 and self.error_code == "rate_limit_exceeded" and self.retry_after not in ("", "0")
 
     @property
     def failed_before_token(self) -> bool:

@@ -26,6 +26,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     """What to send. Choices are drawn with `seed`, so two runs send the same requests at the same moments."""
 
     url: str
+    more_urls: tuple[str, ...] = ()
+    """Further routers; requests go to all of them in turn, but for those taken out (`Load.out`)."""
     rps: Positive
     duration_s: Positive
     models: tuple[str, ...]
@@ -115,9 +117,12 @@ class Load:
     def __init__(
         self, plan: LoadPlan, clock: Clock, watch: Callable[[Record], None] | None = None, *, keep: bool = True
     ) -> None:
-        parts = urlsplit(plan.url)
-        if parts.scheme != "http" or parts.hostname is None:
-            raise ValueError(f"url is {plan.url!r}: use http://host:port of a router")
+        self._clients: dict[str, Client] = {}
+        for url in (plan.url, *plan.more_urls):
+            parts = urlsplit(url)
+            if parts.scheme != "http" or parts.hostname is None:
+                raise ValueError(f"url is {url!r}: use http://host:port of a router")
+            self._clients[url] = Client(parts.hostname, parts.port or 80, clock)
         self.plan = plan
         self.records: list[Record] = []
         self.started_s = 0.0
@@ -125,8 +130,9 @@ class Load:
         self._watch = watch
         self._keep = keep
         self._stopping = False
-        self._client = Client(parts.hostname, parts.port or 80, clock)
         self.in_flight = 0
+        self.out: set[str] = set()
+        """Routers that get nothing new, as a load balancer leaves out those that are not ready."""
 
     def stop(self) -> None:
         """Send nothing more; `run` returns when every answer has come."""
@@ -151,15 +157,22 @@ class Load:
                         planned.record.ended = "skipped"
                         self._ended(planned.record)
         finally:
-            self._client.close()
+            for client in self._clients.values():
+                client.close()
         return sorted(self.records, key=lambda record: record.number)
 
     async def _one(self, planned: Planned) -> None:
+        record = planned.record
+        record.router = self._router_for(record.number)
         try:
-            await self._client.call(planned.request, Recorder(planned.record), within_s=planned.within_s)
+            await self._clients[record.router].call(planned.request, Recorder(record), within_s=planned.within_s)
         finally:
             self.in_flight -= 1
-        self._ended(planned.record)
+        self._ended(record)
+
+    def _router_for(self, number: int) -> str:
+        urls = [url for url in self._clients if url not in self.out] or list(self._clients)
+        return urls[number % len(urls)]
 
     def _ended(self, record: Record) -> None:
         if self._keep:

@@ -22,6 +22,14 @@ class Router:
         self.beats = f"127.0.0.1:{beats}"
         self.config_path = config_path
         self.process: Child | None = None
+        self.store_url = ""
+        """Where it counts limits; empty: in its own process."""
+        self.store_proxy: TcpProxy | None = None
+
+    @property
+    def log_path(self) -> Path:
+        """Where it logs, through every restart."""
+        return self.config_path.with_suffix(".log")
 
     @property
     def pids(self) -> list[int]:
@@ -37,9 +45,11 @@ class Router:
                 "api_keys": [{"id": key.id, "key_sha256": keys[key.id], "tenant": key.tenant} for key in topology.keys]
             },
             "agents": [{"cluster": cluster.name, "token": {"value": cluster.token}} for cluster in clusters],
-            "store": {"kind": "memory"},
+            "store": {"kind": "redis", "url": {"value": self.store_url}} if self.store_url else {"kind": "memory"},
             "policy": topology.policy,
         }
+        if topology.routers > 1:
+            config["name"] = self.name
         return overlay(config, topology.router)
 
     def describe(self) -> dict[str, Any]:

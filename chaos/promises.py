@@ -9,10 +9,13 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from chaos.evidence import Evidence
+from chaos.evidence import Evidence, Scrape
 from chaos.history import Record, percentile
 
 TOLERANCE_S = 0.25
+ASKED_BY_DRILL = "requests of the drill itself"
+WHOLE = 0.99
+"""Share from which a cluster counts as fully back."""
 SAMPLES_MIN = 10
 """Fewer requests than this prove nothing: the promise then fails rather than pass by lack of evidence."""
 
@@ -122,8 +125,11 @@ def attempts_bounded(evidence: Evidence) -> Verdict:
 
 
 def every_request_has_one_end(evidence: Evidence) -> Verdict:
-    """Invariant I1: the routers count exactly as many ended requests as clients sent."""
-    counted, sent = evidence.increase("gir_requests_total"), len(evidence.records)
+    """Invariant I1: the routers count exactly as many ended requests as clients sent to one that took them."""
+    sent = len([record for record in evidence.records if record.ended != "refused"])
+    sent += int(evidence.facts.figures.get(ASKED_BY_DRILL, 0))
+    logged = evidence.facts.router_ended
+    counted = evidence.facts.requests_logged if logged else evidence.increase("gir_requests_total")
     return Verdict("requests counted by outcome", str(sent), f"{counted:.0f}", counted == sent)
 
 
@@ -178,6 +184,27 @@ def returns_gently(share_max: float, first_s: float) -> Promise:
         )  # fmt: skip
 
     return judge
+
+
+def comes_back_for_good(within_s: float) -> Promise:
+    """From its return on a victim's share only grows, is whole `within_s` after the heal, and is not lost again."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        bound = within_s * evidence.facts.scale + TOLERANCE_S
+        since = [s for s in evidence.scrapes if s.at_s >= evidence.at("recovered")]
+        shares = [min(_weights(s, evidence), default=0.0) for s in since]
+        whole_s = next((s.at_s for s, share in zip(since, shares, strict=True) if share > WHOLE), float("inf"))
+        took_s = whole_s - evidence.at("heal")
+        fell = sum(later < earlier for earlier, later in itertools.pairwise(shares))
+        shown = f"whole after {took_s:.1f} s, fell {fell} times" if shares else "no evidence"
+        kept = took_s <= bound and not fell
+        return Verdict("a returning victim's share", f"only grows, whole within {bound:.1f} s", shown, kept)
+
+    return judge
+
+
+def _weights(scrape: Scrape, evidence: Evidence) -> list[float]:
+    return [evidence.total(scrape, "gir_cluster_weight_ratio", {"cluster": name}) for name in evidence.facts.victims]
 
 
 def settles_down(changes_max: float, *, since: str) -> Promise:
@@ -309,6 +336,17 @@ def as_fast_as_before_within(bound_s: float, *, since: str = "heal") -> Promise:
     return judge
 
 
+def others_unmoved(evidence: Evidence) -> Verdict:
+    """The experiment's own, well-behaved clients are as fast as before: p99 within 10 %, or within the tolerance."""
+    before = percentile(_totals([r for r in evidence.experiment if r.end_s <= evidence.at("fault")]), 0.99)
+    during = [r for r in evidence.experiment if evidence.at("fault") <= r.sent_s <= evidence.at("heal")]
+    is_ = percentile(_totals(during), 0.99)
+    if before is None or is_ is None or len(during) < SAMPLES_MIN:
+        return Verdict("others' p99", "unmoved", "no requests to compare", False)
+    limit = max(1.1 * before, before + TOLERANCE_S)
+    return Verdict("others' p99", f"<= {limit:.2f} s", f"{is_:.2f} s (before: {before:.2f} s)", is_ <= limit)
+
+
 ALWAYS: tuple[Promise, ...] = (
     steady_state,
     no_lies,
@@ -320,6 +358,9 @@ ALWAYS: tuple[Promise, ...] = (
 """Promises of every drill whose fault leaves the control group alone."""
 EVERYBODY_HURT: tuple[Promise, ...] = (steady_state, no_lies, every_request_has_one_end, nothing_leaks)
 """Promises of a drill that is meant to reach everybody."""
+
+RUDE: tuple[Promise, ...] = (steady_state, no_lies, nothing_leaks)
+"""Promises of a drill whose fault is made of requests: those are in no history, so nothing can be counted."""
 
 
 def judge_all(promises: Sequence[Promise], evidence: Evidence) -> list[Verdict]:

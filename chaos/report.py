@@ -35,11 +35,12 @@ def markdown(title: str, hypothesis: str, evidence: Evidence, verdicts: Sequence
     """The whole report."""
     facts = evidence.facts
     kept = all(verdict.kept for verdict in verdicts)
+    victims = ", ".join(facts.victims) or "no cluster"
     start_s = evidence.at("start")
     lines = [
         f"# {facts.drill}: {title}",
         "",
-        f"**{'Kept' if kept else 'NOT KEPT'}**; victims {', '.join(facts.victims)}; scale {facts.scale:g} (durations).",
+        f"**{'Kept' if kept else 'NOT KEPT'}**; victims {victims}; scale {facts.scale:g} (durations).",
         "",
         f"Hypothesis: {hypothesis}",
         "",

@@ -6,18 +6,21 @@ when most requests fail that it never meant to hurt. Whatever happens, every und
 
 import asyncio
 from collections import Counter, deque
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 import msgspec
 
-from chaos.drill import Drill, topology
+from chaos.drill import PHASE_MIN_S, Drill, limit_per_min, topology
 from chaos.engine.driver import Stats
-from chaos.evidence import Evidence, Facts, Scrape, samples
+from chaos.evidence import Evidence, Facts, Scrape
 from chaos.faults.undo import Undo
 from chaos.fleet import Fleet, get, live_clusters
 from chaos.history import Record
 from chaos.load import Load, LoadPlan
+from chaos.members import Router
 from chaos.report import Journal
+from chaos.scraping import Scraper, read_logs
 from chaos.stage import CONTROL_MODEL, EXPERIMENT_MODEL, Stage
 from gir.clock import Clock
 
@@ -25,8 +28,10 @@ SCRAPE_S = 0.1
 CONTROL_RPS = 4.0
 RECOVERY_S = 120.0
 """Patience, at scale 1, with the fleet's recovery after the fault is mended."""
-PHASE_MIN_S = 2.0
-"""No phase is scaled below this: fewer requests would prove nothing."""
+DEED_S, DEED_SCALED_S = 180.0, 600.0
+"""Patience with a fault or its mending, beside what grows with the scale."""
+READY_S = 0.1
+"""How often readiness is asked for, as a load balancer does."""
 QUIET_S = 3.0
 FAILING_WINDOW = 30
 FAILING_SHARE_MAX = 0.5
@@ -47,6 +52,7 @@ class Run:
         self._facts = Facts(drill=drill.id, scale=scale, victims=drill.victims)
         self._undo = Undo()
         self._scrapes: list[Scrape] = []
+        self._scraper = Scraper((), clock)
         self._control_ends: deque[bool] = deque(maxlen=FAILING_WINDOW)
 
     def run(self) -> Evidence:
@@ -62,10 +68,15 @@ class Run:
     async def _drive(self, fleet: Fleet) -> Evidence:
         experiment = self._load(fleet, EXPERIMENT_MODEL, "experiment", self._drill.rps, seed=1)
         control = self._load(fleet, CONTROL_MODEL, "control", CONTROL_RPS, seed=2)
-        await self._scrape(fleet)
+        self._scraper = Scraper(fleet.routers, self._clock)
+        if self._drill.limited:
+            self._facts.figures["limit_per_min"] = limit_per_min(self._drill, self._facts.scale)
+        await self._scrape()
         async with asyncio.TaskGroup() as group:
             sending = [group.create_task(load.run()) for load in (experiment, control)]
-            scraping = group.create_task(self._scrape_for_ever(fleet))
+            watching = [group.create_task(self._scrape_for_ever())]
+            if self._drill.routers > 1:
+                watching.append(group.create_task(self._balance(fleet, (experiment, control))))
             try:
                 await self._phases(Stage(fleet, self._facts, self._clock, self._undo), experiment)
             except BrokenOffError as error:
@@ -76,7 +87,8 @@ class Run:
                 experiment.stop()
                 control.stop()
                 _ = await asyncio.wait(sending)
-                scraping.cancel()
+                for task in watching:
+                    task.cancel()
         await self._settle(fleet)
         self._journal.note("evidence complete", requests=len(experiment.records) + len(control.records))
         return Evidence(self._facts, experiment.records, control.records, self._scrapes)
@@ -88,16 +100,24 @@ class Run:
         self._choose_victim(stage, experiment)
         self._journal.note("fault", victims=self._facts.victims)
         stage.mark("fault")
-        await drill.fault(stage)
+        await self._deed(drill.fault(stage))
         await self._phase(drill.during_s)
         self._journal.note("heal")
         stage.mark("heal")
-        await drill.heal(stage)
+        await self._deed(drill.heal(stage))
         await self._recovery(stage.fleet)
         self._journal.note("recovered")
         stage.mark("recovered")
         await self._phase(drill.after_s)
         stage.mark("end")
+
+    async def _deed(self, deed: Awaitable[None]) -> None:
+        """Do something to the fleet, but not for ever."""
+        try:
+            async with asyncio.timeout(DEED_S + DEED_SCALED_S * self._facts.scale):
+                await deed
+        except TimeoutError:
+            raise BrokenOffError("what was to be done to the fleet did not come to an end") from None
 
     def _choose_victim(self, stage: Stage, experiment: Load) -> None:
         """Hurt the busiest of equal clusters: losing one that nobody uses would prove nothing."""
@@ -118,7 +138,7 @@ class Run:
     async def _recovery(self, fleet: Fleet) -> None:
         """Wait until the router places on every cluster again."""
         give_up_s = self._clock.monotonic_s() + RECOVERY_S * self._facts.scale + 10.0
-        while not set(fleet.clusters) <= await asyncio.to_thread(live_clusters, fleet.admin_url):
+        while not await asyncio.to_thread(_all_live, fleet):
             self._check()
             if self._clock.monotonic_s() > give_up_s:
                 raise BrokenOffError("the fleet did not recover after the fault was mended")
@@ -134,10 +154,11 @@ class Run:
     def _load(self, fleet: Fleet, model: str, key: str, rps: float, *, seed: int) -> Load:
         plan = LoadPlan(
             url=fleet.router_url,
+            more_urls=tuple(router.url for router in fleet.routers[1:]),
             rps=rps,
             duration_s=1e9,
             models=(model,),
-            keys=((key, fleet.keys[key]),),
+            keys=((key, self._secret(fleet, key)),),
             stream_share=self._drill.stream_share,
             within_s=self._drill.patience_s,
             leave_share=self._drill.leave_share if key == "experiment" else 0.0,
@@ -149,30 +170,54 @@ class Run:
     def _control_ended(self, record: Record) -> None:
         self._control_ends.append(record.ok)
 
-    async def _scrape(self, fleet: Fleet) -> Scrape | None:
-        status, page = await asyncio.to_thread(get, f"{fleet.admin_url}/metrics")
-        if status != 200:
-            return None
-        scrape = Scrape(self._clock.monotonic_s(), samples(page.decode()))
-        self._scrapes.append(scrape)
+    def _secret(self, fleet: Fleet, key: str) -> str:
+        """What clients of a group identify themselves with."""
+        if fleet.issuer is not None and key == "experiment":
+            return fleet.issuer.token(self._drill.issuer[0], tenant=key)
+        return fleet.keys[key]
+
+    async def _scrape(self) -> Scrape | None:
+        scrape = await asyncio.to_thread(self._scraper.look)
+        if scrape is not None:
+            self._scrapes.append(scrape)
         return scrape
 
-    async def _scrape_for_ever(self, fleet: Fleet) -> None:
+    async def _scrape_for_ever(self) -> None:
         while True:
-            await self._scrape(fleet)
+            await self._scrape()
             await self._clock.sleep_s(SCRAPE_S)
+
+    async def _balance(self, fleet: Fleet, loads: Sequence[Load]) -> None:
+        """Do what a load balancer does: send nothing new to a router that is not ready."""
+        while True:
+            out = {router.url for router in fleet.routers if not await asyncio.to_thread(_ready, router)}
+            for load in loads:
+                load.out = out
+            await self._clock.sleep_s(READY_S)
 
     async def _settle(self, fleet: Fleet) -> None:
         """Look until nothing is under way, then once more: the last scrape shows the fleet at rest."""
         give_up_s = self._clock.monotonic_s() + QUIET_S
         while self._clock.monotonic_s() < give_up_s:
-            scrape = await self._scrape(fleet)
+            scrape = await self._scrape()
             if scrape is not None and not scrape.samples.get("gir_requests_in_flight"):
                 break
             await self._clock.sleep_s(SCRAPE_S)
-        await self._scrape(fleet)
+        await self._scrape()
+        decisions, self._facts.log = read_logs(fleet.routers, self._clock)
+        self._facts.requests_logged = len(decisions)
+        self._facts.decisions = decisions if self._drill.limited else {}
         for cluster in fleet.clusters.values():
             for pod in cluster.pods:
                 status, body = await asyncio.to_thread(get, f"{pod['url']}/debug/stats")
                 if status == 200:
                     self._facts.engines[pod["name"]] = msgspec.json.decode(body, type=Stats)
+
+
+def _ready(router: Router) -> bool:
+    return get(f"{router.admin_url}/readyz")[0] == 200
+
+
+def _all_live(fleet: Fleet) -> bool:
+    """Whether every router is ready and places on every cluster."""
+    return all(_ready(router) and set(fleet.clusters) <= live_clusters(router.admin_url) for router in fleet.routers)

@@ -6,17 +6,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from chaos.backing import RedisServers
 from chaos.engine.faults import Fault
 from chaos.evidence import Facts
 from chaos.faults.process import ProcessFaults
 from chaos.faults.tcp import TcpProxy, Toxic
 from chaos.faults.undo import Undo
 from chaos.fleet import Fleet, call
+from chaos.issuer import Issuer
 from chaos.members import Cluster
 from gir.clock import Clock
 
 EXPERIMENT_MODEL = "llama-70b"
 CONTROL_MODEL = "control-70b"
+STORE_START_S = 10.0
 
 
 class Stage:
@@ -30,6 +33,7 @@ class Stage:
         self.signals = ProcessFaults(undo, self._hit)
         self.signals.allow(self.victim_pids)
         self.signals.allow(self.router_pids)
+        self.signals.allow(self.store_pids)
 
     @property
     def victims(self) -> list[Cluster]:
@@ -50,6 +54,29 @@ class Stage:
     def router_pids(self) -> list[int]:
         """Every router."""
         return [pid for router in self.fleet.routers for pid in router.pids]
+
+    @property
+    def store(self) -> RedisServers:
+        """The store of the limits."""
+        assert self.fleet.store is not None, "the drill has no store to hurt"
+        return self.fleet.store
+
+    @property
+    def store_pids(self) -> list[int]:
+        """The store's primary."""
+        store = self.fleet.store
+        return [store.primary.pid] if store is not None and store.primary is not None else []
+
+    @property
+    def store_proxies(self) -> list[TcpProxy]:
+        """Proxies between each router and the store, in order of the routers."""
+        return [router.store_proxy for router in self.fleet.routers if router.store_proxy is not None]
+
+    @property
+    def issuer(self) -> Issuer:
+        """The issuer of the tokens."""
+        assert self.fleet.issuer is not None, "the drill has no issuer to hurt"
+        return self.fleet.issuer
 
     @property
     def victim_pods(self) -> list[dict[str, str]]:
@@ -75,6 +102,10 @@ class Stage:
         """Remember what a fault really touched."""
         self.facts.hits[name] = self.facts.hits.get(name, 0) + count
 
+    def measured(self, name: str, value: float) -> None:
+        """Remember a figure that the drill took itself; of several by one name the largest stands."""
+        self.facts.figures[name] = max(value, self.facts.figures.get(name, value))
+
     def mark(self, name: str) -> None:
         """Remember this moment."""
         self.facts.marks[name] = self.clock.monotonic_s()
@@ -88,6 +119,17 @@ class Stage:
         for cluster in self.victims:
             self.fleet.start_cluster(cluster.name)
         self.signals.allow(self.victim_pids)
+
+    async def start_store(self) -> None:
+        """Start the store's primary again, empty, and declare it a target."""
+        self.store.start_primary(STORE_START_S)
+        self.signals.allow(self.store_pids)
+
+    def start_routers(self) -> None:
+        """Start every router that has ended, and declare it a target."""
+        self.fleet.start_routers()
+        self.facts.router_ended = True
+        self.signals.allow(self.router_pids)
 
     async def order(self, fault: Fault, pods: Sequence[dict[str, str]]) -> None:
         """Install a fault on engines. RuntimeError when one refuses it, or when there is none."""

@@ -1,6 +1,6 @@
 """What a local fleet consists of: Regions, clusters, pods, routers, keys. Data only."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ class PodShape(Shape, frozen=True, kw_only=True):
     gpu: str = "llama2-70b/h100-80gb/tp8"
     slots: Count = 16
     kv_tokens: Count = 131_072
+    context_tokens_max: Count = 8_192
     dialect: Dialect = "vllm"
     adapters: tuple[str, ...] = ()
     adapter_slots: int = 0
@@ -37,6 +38,15 @@ class ClusterShape(Shape, frozen=True, kw_only=True):
     """Routers reach its data port, and it reaches their beat port, through proxies that drills can poison."""
     agent: dict[str, Any] = {}
     """Sections laid over the agent's configuration."""
+
+
+class StoreShape(Shape, frozen=True, kw_only=True):
+    """Where routers count limits."""
+
+    kind: Literal["memory", "redis", "sentinel"] = "memory"
+    """`sentinel`: a primary, its replica, and a sentinel that promotes it."""
+    proxied: bool = False
+    """Each router reaches it through a proxy of its own, that drills can poison."""
 
 
 class KeyShape(Shape, frozen=True, kw_only=True):
@@ -58,6 +68,13 @@ class Topology(Shape, frozen=True, kw_only=True):
     """The wall clocks of routers and agents can be set wrong, each by itself. Needs a C compiler."""
     policy: dict[str, Any] = {}
     """Policy section of the routers' configuration."""
+    store: StoreShape = StoreShape()
+    phantoms: int = 0
+    """Agents without a cluster that routers are told to expect: a drill plays them."""
+    issuer: tuple[str, ...] = ()
+    """Names of the keys of a token issuer beside the fleet; empty: there is none."""
+    issuer_settings: dict[str, Any] = {}
+    """What routers are told about it beside its address."""
     router: dict[str, Any] = {}
     """Other sections laid over the routers' configuration."""
 

@@ -1,7 +1,8 @@
 """The drills, by number of the fault catalogue."""
 
-from chaos.catalog import agents, capacity, paths, streams
+from chaos.catalog import agents, capacity, clients, issuer, limits, paths, routers, streams
 from chaos.drill import Drill
 
-_ALL = (*agents.DRILLS, *paths.DRILLS, *capacity.DRILLS, *streams.DRILLS)
+_MODULES = (agents, capacity, clients, issuer, limits, paths, routers, streams)
+_ALL = [drill for module in _MODULES for drill in module.DRILLS]
 DRILLS: dict[str, Drill] = {drill.id: drill for drill in sorted(_ALL, key=lambda drill: drill.id)}

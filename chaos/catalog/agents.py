@@ -8,6 +8,7 @@ from chaos.hits import fault_hit, late_answers_are_counted, nothing_sent_goes_th
 from chaos.promises import (
     ALWAYS,
     broken_streams_say_so,
+    comes_back_for_good,
     engines_stop_for_those_who_leave,
     failover_is_counted,
     last_placement_within,
@@ -159,12 +160,18 @@ DRILLS = (
         id="F27",
         title="a frozen cluster returns",
         hypothesis="A cluster that was frozen for 30 s is thawed under load: it gets at most a quarter of the traffic "
-        "in its first 5 s, and is not lost a second time.",
+        "in its first 5 s, its share only grows and is whole 45 s after the thaw, and it is not lost a second time.",
         fault=_freeze,
         heal=_thaw,
         rps=30.0,
         after_s=40.0,
-        promises=(*ALWAYS, no_error_before_token, returns_gently(0.25, 5.0)),
+        promises=(
+            *ALWAYS,
+            no_error_before_token,
+            returns_gently(0.25, 5.0),
+            comes_back_for_good(45.0),
+            fault_hit("SIGSTOP", at_least=2),
+        ),
     ),
     Drill(
         id="F28",
@@ -174,7 +181,12 @@ DRILLS = (
         fault=_flap,
         heal=_nothing,
         during_s=1.0,
-        promises=(*ALWAYS, no_error_before_token, settles_down(2.0, since="flapping")),
+        promises=(
+            *ALWAYS,
+            no_error_before_token,
+            settles_down(2.0, since="flapping"),
+            fault_hit("SIGSTOP", at_least=20),
+        ),
     ),
     Drill(
         id="F37",

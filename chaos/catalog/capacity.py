@@ -82,7 +82,7 @@ DRILLS = (
         fault=_kill,
         heal=_start_again,
         victims=("eu-1", "eu-2"),
-        promises=(*ALWAYS, no_error_before_token, failover_is_counted),
+        promises=(*ALWAYS, no_error_before_token, failover_is_counted, fault_hit("SIGKILL", at_least=4)),
     ),
     Drill(
         id="F30",
@@ -98,6 +98,7 @@ DRILLS = (
             attempts_bounded,
             refusals_are_quick_and_honest(0.05),
             serving_again_within(5.0, since="back"),
+            fault_hit("SIGKILL", at_least=8),
         ),
     ),
     Drill(

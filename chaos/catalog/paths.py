@@ -195,6 +195,6 @@ DRILLS = (
         heal=_mend_beats,
         victims=("eu-1", "eu-2", "us-1"),
         proxied=True,
-        promises=(*ALWAYS, no_error_at_all),
+        promises=(*ALWAYS, no_error_at_all, fault_hit(CUT.name, at_least=3)),
     ),
 )

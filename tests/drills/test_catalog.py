@@ -9,7 +9,7 @@ from chaos import drill_cli
 from chaos.catalog import DRILLS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("fleet"), pytest.mark.timeout(180)]
-SHORT_SLICE = {"F01", "F03", "F09"}
+SHORT_SLICE = {"F01", "F03", "F09", "F18", "F26"}
 """Run by every `make test`; the others with `-m full`."""
 
 

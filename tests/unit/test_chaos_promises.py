@@ -8,13 +8,16 @@ from chaos.catalog import DRILLS
 from chaos.engine.driver import Stats
 from chaos.evidence import Evidence, Facts, Scrape, samples
 from chaos.history import Record
+from chaos.limit_promises import steady_within_limits
 from chaos.promises import (
     ALWAYS,
     EVERYBODY_HURT,
+    RUDE,
     Promise,
     as_fast_as_before_within,
     attempts_bounded,
     broken_streams_say_so,
+    comes_back_for_good,
     control_unmoved,
     engines_stop_for_those_who_leave,
     every_request_has_one_end,
@@ -187,6 +190,10 @@ def test_only_own_families_are_kept_of_a_page() -> None:
 def test_every_drill_has_figures_a_victim_and_the_common_promises() -> None:
     for drill in DRILLS.values():
         common = EVERYBODY_HURT if drill.control_may_fail else ALWAYS
+        if drill.rude:
+            common = RUDE
+        if drill.limited:
+            common = (steady_within_limits, *(promise for promise in ALWAYS if promise is not steady_state))
         assert set(common) < set(drill.promises), drill.id
         assert set(drill.victims) <= {"eu-1", "eu-2", "us-1", "control"}
 
@@ -250,6 +257,18 @@ def test_a_return_is_gentle_from_the_first_placement_on() -> None:
     for record in records:
         record.cluster = "eu-1"
     assert not kept(returns_gently(0.25, 5.0), evidence(records, scrapes=scrapes))
+
+
+def test_a_return_must_last_and_only_grow() -> None:
+    def weights(*values: tuple[float, float]) -> list[Scrape]:
+        return [Scrape(at_s, {'gir_cluster_weight_ratio{cluster="eu-1"}': weight}) for at_s, weight in values]
+
+    promise = comes_back_for_good(45.0)
+    assert kept(promise, evidence([], scrapes=weights((150.0, 0.0), (211.0, 0.1), (225.0, 0.5), (240.0, 1.0))))
+    assert not kept(promise, evidence([], scrapes=weights((211.0, 0.1), (225.0, 0.5), (260.0, 1.0)))), "too late"
+    lost = weights((211.0, 0.1), (225.0, 1.0), (230.0, 0.0), (240.0, 1.0))
+    assert not kept(promise, evidence([], scrapes=lost))
+    assert not kept(promise, evidence([], scrapes=weights((150.0, 1.0)))), "nothing was seen after the return"
 
 
 def test_flapping_is_counted_a_minute() -> None:
