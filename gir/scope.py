@@ -188,9 +188,6 @@ class Scope:
             retry_after_s=retry_after_s,
         )
 
-    def close(self, bytes_sent: int) -> None:
-        """Settle everything. Must run once, whatever happened; a second call is a bug."""
-        assert not self._closed, "a request settled twice"
     def left(self) -> None:
         """The client is gone: too early, unless the last attempt has proved that it had everything."""
         last = self.attempts[-1] if self.attempts else None
@@ -199,6 +196,9 @@ class Scope:
         else:
             self.outcome = Outcome.CLIENT_GONE
 
+    def close(self, bytes_sent: int) -> None:
+        """Settle everything. Must run once, whatever happened; a second call is a bug."""
+        assert not self._closed, "a request settled twice"
         self._closed = True
         stages = self._stages
         now_s = stages.clock.monotonic_s()
