@@ -12,9 +12,7 @@ import hashlib
 import http.client
 import json
 import secrets
-import shutil
 import signal
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +30,7 @@ from chaos.faults.wallclock import WallClock
 from chaos.issuer import Issuer
 from chaos.members import Cluster, Router
 from chaos.ports import PortLeases
+from chaos.scratch import Scratch, sweep
 from chaos.topology import Topology
 
 READY_S = 30.0
@@ -41,9 +40,10 @@ READY_S = 30.0
 class Fleet:
     """A running fleet. Make one with `Fleet.start`."""
 
-    def __init__(self, topology: Topology, directory: Path) -> None:
+    def __init__(self, topology: Topology, scratch: Scratch) -> None:
         self.topology = topology
-        self.directory = directory
+        self._scratch = scratch
+        self.directory = scratch.directory
         self.keys = {key.id: secrets.token_hex(16) for key in topology.keys}
         """Secret of each API key."""
         self.routers: list[Router] = []
@@ -65,7 +65,8 @@ class Fleet:
 
         Raises ChildError with the log of whoever failed; nothing is left running then.
         """
-        fleet = cls(topology, Path(tempfile.mkdtemp(prefix="gir-fleet-")))
+        _ = sweep()
+        fleet = cls(topology, Scratch())
         try:
             fleet._launch(within_s)
         except BaseException:
@@ -163,7 +164,7 @@ class Fleet:
             if self.issuer is not None:
                 self.issuer.stop()
             self._leases.close()
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self._scratch.close()
 
     def check_alive(self) -> None:
         """Raise ChildError when a process that should run has ended."""
