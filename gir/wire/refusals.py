@@ -13,6 +13,15 @@ VALUE_CHARS_MAX = 40
 _PROMPT_FIELDS = frozenset({"messages", "prompt", "input", "instructions", "system", "documents", "text_1", "text_2"})
 _FIELD_PATH = re.compile(r" - at `\$\.([^`]*)`$")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
+_TYPES = re.compile(r"(?<=[`| ])(?:int|float|str|bool|array|object)(?=[`| ])")
+_JSON_WORDS = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "a list",
+    "object": "an object",
+}
 _decode_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -80,9 +89,12 @@ def refuse_field(body: bytes, error: msgspec.ValidationError) -> NoReturn:
         fix = "; name one of those that GET /v1/models lists" if name == "model" else ""
         raise RequestError(ErrorKind.BAD_REQUEST, f"{name} is missing{fix}", param=name) from None
     path = _FIELD_PATH.search(text)
+    expectation = _TYPES.sub(lambda word: _JSON_WORDS[word[0]], text[: path.start()] if path else text)
+    expectation = expectation.replace("`", "").replace(" | ", " or ")
     if path is None:
-        raise RequestError(ErrorKind.BAD_REQUEST, f"the body is unusable: {text}; send one JSON object") from None
-    expectation = text[: path.start()].replace("`", "").replace(" | null", " or null")
+        raise RequestError(
+            ErrorKind.BAD_REQUEST, f"the body is unusable: {expectation}; send one JSON object"
+        ) from None
     raise RequestError(
         ErrorKind.BAD_REQUEST, f"{path[1]}{_value_of(body, path[1])}: {_lower_first(expectation)}", param=path[1]
     ) from None

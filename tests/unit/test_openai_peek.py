@@ -177,17 +177,21 @@ def test_malformed_json_is_refused_with_its_place(raw: bytes, words: str) -> Non
 @pytest.mark.parametrize(
     ("raw", "param", "message"),
     [
-        (b"[]", None, "the body is unusable: Expected `object`, got `array`; send one JSON object"),
+        (b"[]", None, "the body is unusable: Expected an object, got a list; send one JSON object"),
         (b"{}", "model", "model is missing; name one of those that GET /v1/models lists"),
-        (b'{"model":7}', "model", "model is 7: expected str, got int"),
-        (b'{"model":null}', "model", "model is null: expected str, got null"),
+        (b'{"model":7}', "model", "model is 7: expected a string, got an integer"),
+        (b'{"model":null}', "model", "model is null: expected a string, got null"),
         (b'{"model":""}', "model", "model is empty; name one of those that GET /v1/models lists"),
-        (b'{"model":"a","stream":"yes"}', "stream", 'stream is "yes": expected bool or null, got str'),
-        (b'{"model":"a","max_tokens":"9"}', "max_tokens", 'max_tokens is "9": expected int or null, got str'),
+        (b'{"model":"a","stream":"yes"}', "stream", 'stream is "yes": expected a boolean or null, got a string'),
+        (
+            b'{"model":"a","max_tokens":"9"}',
+            "max_tokens",
+            'max_tokens is "9": expected an integer or null, got a string',
+        ),
         (
             b'{"model":"a","stream_options":{"include_usage":3}}',
             "stream_options.include_usage",
-            "stream_options.include_usage: expected bool or null, got int",
+            "stream_options.include_usage: expected a boolean or null, got an integer",
         ),
     ],
 )
