@@ -51,7 +51,7 @@ from gir.placement_gauges import PlacementGauges
 from gir.pools import Pools
 from gir.requesting import PolicyIndex
 from gir.settings import host_and_port
-from gir.stores.chosen import limit_store, order_copy, order_store
+from gir.stores.chosen import fleet_usage, limit_store, order_copy, order_store
 from gir.tasks import TaskSet
 from gir.telemetry.admin import AdminServer, Readiness, build_app
 from gir.telemetry.logs import AccessLog, LogSink, capture_standard_logging, make_logger
@@ -114,6 +114,7 @@ class Router:
         self._rewriter = Rewriter()
         self._waiting = WaitingRoom(policy.flow, clock)
         self._ledger = UsageLedger(since_wall_s=clock.wall_s())
+        self._fleet_usage = fleet_usage(config, self._ledger, clock, self._observers.usage_told)
         self._limiter = Limiter(
             policy.limits,
             limit_store(config.store, clock),
@@ -247,6 +248,8 @@ class Router:
         self._authenticator.start()
         self._waiting.start(self._tasks)
         self._limiter.start(self._tasks)
+        if self._fleet_usage is not None:
+            self._fleet_usage.start(self._tasks)
         for name, coroutine in (
             ("watch", self._watch.run()),
             ("prober", self._prober.run()),
@@ -296,6 +299,8 @@ class Router:
         await self._authenticator.close()
         await self._tasks.close()
         await self._desk.close()
+        if self._fleet_usage is not None:
+            await self._fleet_usage.close()
         await self._pools.close()
         await self._admin.close()
         self._log.info("stopped")
@@ -365,7 +370,7 @@ class Router:
         app.add_routes(FleetApi(self._registry, office, self._policies, config, clock, log, on_change=look).routes())
         app.add_routes(self._canaries.routes())
         app.add_routes(LimitsApi(self._limiter, office, clock, log).routes())
-        app.add_routes(UsageApi(self._ledger).routes())
+        app.add_routes(UsageApi(self._ledger, self._fleet_usage).routes())
         explain = ExplainApi(
             self._placer,
             self._rewriter,

@@ -48,6 +48,12 @@ class Observers:
         if not ok:
             self._metrics.store_errors.child("exchange").inc()
 
+    # Usage
+
+    def usage_told(self, ok: bool, reason: str) -> None:
+        """Telling the shared store what this replica counted began to fail, or works again."""
+        (self._log.info if ok else self._log.error)("usage totals", told=ok, reason=reason)
+
     # Operators' orders
 
     def orders_store(self, up: bool, reason: str) -> None:

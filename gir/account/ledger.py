@@ -122,10 +122,6 @@ class UsageLedger:
         """Rows (of one `tenant`), the heaviest first."""
         return added_up(row for row in self if tenant is None or row.tenant == tenant)
 
-    def by_tenant(self) -> list[UsageRow]:
-        """One row for each tenant, its models added up under `*`."""
-        return added_up(self, model_of=lambda _: ALL_MODELS)
-
 
 def added_up(
     rows: Iterable[UsageRow], *, model_of: Callable[[UsageRow], str] = lambda row: row.model

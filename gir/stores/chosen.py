@@ -1,10 +1,14 @@
 """Which stores a configuration asks for. Redis is imported only where it is used."""
 
+import secrets
+from collections.abc import Callable
 from pathlib import Path
 
+from gir.account.fleet import FleetUsage
+from gir.account.ledger import UsageLedger
 from gir.admit.ports import LimitStore
 from gir.clock import Clock
-from gir.control.config import StoreSection
+from gir.control.config import RouterConfig, StoreSection
 from gir.control.orders import OrderStore
 from gir.stores.memory import MemoryStore
 from gir.stores.orders_file import COPY, FileOrders
@@ -18,6 +22,21 @@ def limit_store(section: StoreSection, clock: Clock) -> LimitStore:
     from gir.stores.redis import RedisStore
 
     return RedisStore(section.url.read("store.url"), prefix=section.prefix)
+
+
+def fleet_usage(
+    config: RouterConfig, ledger: UsageLedger, clock: Clock, on_change: Callable[[bool, str], None]
+) -> FleetUsage | None:
+    """What lets any replica tell the usage of all; None when they share no store."""
+    section = config.store
+    if section.kind == "memory" or section.url is None:
+        return None
+    from gir.stores.usage_redis import RedisUsage
+
+    # The random part makes it unique, as processes of one host share their name.
+    replica = f"{config.name or config.listen}#{secrets.token_hex(4)}"
+    store = RedisUsage(section.url.read("store.url"), prefix=section.prefix)
+    return FleetUsage(ledger, store, replica=replica, clock=clock, on_change=on_change)
 
 
 def order_store(section: StoreSection, directory: Path | None) -> OrderStore:
