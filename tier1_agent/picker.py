@@ -46,9 +46,7 @@ def pick(pool: Pool, request: PickRequest, *, now_s: float, draw: float, tried: 
     settings = pool.settings
     if settings.round_robin or pool.mode is Mode.ROUND_ROBIN:
         return _next_in_turn(pool, request, tried)
-    costs, matched = costs_of(pool, request, now_s)
-    for bit in tried:
-        costs[bit] = INFINITE
+    costs, matched = costs_of(pool, request, now_s, tried)
     passed_over: Pick | None = None
     while (best_s := min(costs, default=INFINITE)) < INFINITE:
         limit_s = best_s + TIE_S + TIE_SHARE * abs(best_s)
@@ -66,7 +64,9 @@ def pick(pool: Pool, request: PickRequest, *, now_s: float, draw: float, tried: 
     return passed_over
 
 
-def costs_of(pool: Pool, request: PickRequest, now_s: float) -> tuple[list[float], dict[int, int]]:
+def costs_of(
+    pool: Pool, request: PickRequest, now_s: float, tried: Collection[int] = ()
+) -> tuple[list[float], dict[int, int]]:
     """Cost of each place in seconds (infinite: may not take it), and the blocks each pod holds of the prompt."""
     tokens = request.tokens
     now_s *= pool.settings.weights.expected_work
@@ -76,6 +76,8 @@ def costs_of(pool: Pool, request: PickRequest, now_s: float) -> tuple[list[float
             pool.static_s, pool.clear_at_s, pool.floor_s, pool.per_token_s, strict=True
         )
     ]
+    for bit in tried:
+        costs[bit] = INFINITE
     matched = pool.index.match(request.hashes) if request.hashes else {}
     if matched:
         per_block, per_token_s = pool.traffic.tokens_per_block, pool.per_token_s
@@ -128,13 +130,15 @@ def _next_in_turn(pool: Pool, request: PickRequest, tried: Collection[int]) -> P
     """Round robin over the pods that may be picked."""
     count = len(pool.pods)
     allowed = [0.0 if cost < INFINITE else cost for cost in pool.static_s]
+    for bit in tried:
+        allowed[bit] = INFINITE
     if request.adapter is not None:
         _prefer_adapter(pool, request.adapter, allowed)
     if pool.context_tokens_min is not None and request.context_tokens > pool.context_tokens_min:
         _fit_context(pool, request.context_tokens, allowed)
     for step in range(count):
         bit = (pool.turn + step) % count
-        if allowed[bit] < INFINITE and bit not in tried:
+        if allowed[bit] < INFINITE:
             pool.turn = bit + 1
             return Pick(pool.pods[bit], "round_robin", 0.0)
     return None

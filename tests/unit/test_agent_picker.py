@@ -117,6 +117,34 @@ def test_a_resident_adapter_comes_first_and_else_the_pod_with_most_room() -> Non
     assert pick(pool, request, now_s=START_S, draw=0.0) is None
 
 
+def test_a_holder_of_the_adapter_comes_first_however_idle_another_pod_is() -> None:
+    """While it may be picked: a pod that could load the adapter is for when no holder may."""
+    pool = make_pool()
+    adapter = ModelId("tuned")
+    pool.add(spec("idle", adapters_loadable=frozenset({adapter})))
+    pool.add(spec("holder", adapters_resident=frozenset({adapter})))
+    hear_all(pool, START_S)
+    for _ in range(7):
+        pool.dispatched(named(pool, "holder"), START_S, tokens=20_000.0)
+    request = PickRequest(tokens=1_000.0, adapter=adapter)
+    assert picked(pool, request).pod.spec.id == "holder"
+
+
+@pytest.mark.parametrize("preset", ["weighted", "roundrobin"])
+def test_a_retry_goes_to_a_pod_that_can_load_the_adapter_when_its_holders_have_been_tried(preset: str) -> None:
+    pool = make_pool(preset=preset)
+    adapter = ModelId("tuned")
+    pool.add(spec("holder", adapters_resident=frozenset({adapter})))
+    pool.add(spec("loads", adapters_loadable=frozenset({adapter})))
+    pool.add(spec("never"))
+    hear_all(pool, START_S)
+    tried = [named(pool, "holder").bit]
+    for _ in range(4):
+        again = pick(pool, PickRequest(tokens=100.0, adapter=adapter), now_s=START_S, draw=0.0, tried=tried)
+        assert again is not None
+        assert again.pod.spec.id == "loads"
+
+
 def test_an_adapter_in_use_is_known_to_be_resident() -> None:
     pool = make_pool("a", "b")
     adapter = ModelId("tuned")

@@ -189,6 +189,17 @@ def test_an_engine_restart_is_a_new_incarnation_with_old_rates_and_an_empty_cach
     assert (old.in_flight, new.in_flight) == (0, 0)
 
 
+def test_the_model_of_a_cache_is_as_large_as_the_cache_whatever_the_engines_own_block() -> None:
+    """The engine counts blocks of 16 tokens, the index blocks of its own: their numbers must not be mixed up."""
+    pool = make_pool("a")
+    pod = named(pool, "a")
+    pool.scraped(pod, signals(kv_tokens_total=16_000), START_S + 0.25)
+    assert pool.index.capacity(pod.bit) == pytest.approx(16_000 / pool.traffic.tokens_per_block, abs=1)
+    assert pool.traffic.tokens_per_block > 64
+    pool.scraped(pod, signals(kv_tokens_total=32_000), START_S + 0.5)
+    assert pool.index.capacity(pod.bit) == pytest.approx(32_000 / pool.traffic.tokens_per_block, abs=1)
+
+
 def test_a_request_that_never_reached_its_prefill_leaves_no_trace_in_the_index() -> None:
     pool = make_pool("a")
     pod = named(pool, "a")
