@@ -17,6 +17,9 @@ from tier1_agent.pool import Pool
 
 WINDOW_S = 60.0
 OUTCOMES_MAX = 1_024
+SUCCESSES_ASSUMED = 20
+"""Successes added to what was seen when the error rate is told: one failure of one request is no rate of 100 %. Routers
+that moved all traffic away for it would leave a minute without a request to prove otherwise."""
 
 
 class Recent:
@@ -32,12 +35,15 @@ class Recent:
         self._outcomes.append((now_s, ttft_s, ok))
 
     def summary(self, now_s: float) -> tuple[float | None, float | None, float | None]:
-        """Median and 95th percentile of the time to first token, and the share that failed; None without any."""
+        """Median and 95th percentile of the time to first token, and the share that failed; None without any.
+
+        The share is estimated with `SUCCESSES_ASSUMED` (a Bayesian average), so that it needs evidence to be high.
+        """
         while self._outcomes and now_s - self._outcomes[0][0] > WINDOW_S:
             self._outcomes.popleft()
         ttfts = sorted(ttft for _, ttft, _ in self._outcomes if ttft is not None)
         failed = sum(not ok for _, _, ok in self._outcomes)
-        errors = failed / len(self._outcomes) if self._outcomes else None
+        errors = failed / (len(self._outcomes) + SUCCESSES_ASSUMED) if self._outcomes else None
         if not ttfts:
             return None, None, errors
         return ttfts[len(ttfts) // 2], ttfts[min(len(ttfts) - 1, int(0.95 * len(ttfts)))], errors

@@ -61,7 +61,7 @@ class PoolState(msgspec.Struct, frozen=True, kw_only=True):
     ttft_p50_s: float | None = None
     ttft_p95_s: float | None = None
     error_rate: float | None = None
-    """Share of recent requests that failed in the pods, 0 to 1."""
+    """Share of recent requests that failed in the pods, 0 to 1; cautious where there were few."""
     context_tokens_max: int | None = None
     cards: Mapping[ModelId, str] = {}
     """JSON object of each name in the engines' own `/v1/models`, so that fields we do not know survive."""

@@ -132,11 +132,7 @@ class Row:
         self.resident = model == pool.model or model in pool.adapters_resident
         self.load_s = 0.0 if self.resident else rules.adapter_load_s
         """Until the adapter is there."""
-        self.static_s = (
-            weights.rtt * self.rtt_s
-            + weights.error * (pool.error_rate or 0.0) * rules.error_penalty_s
-            + weights.adapter * self.load_s
-        )
+        self.static_s = weights.rtt * self.rtt_s + weights.error * error_s(pool, rules) + weights.adapter * self.load_s
         """Addends that do not depend on the request or the moment."""
 
     def __repr__(self) -> str:
@@ -182,6 +178,17 @@ class Roster:
         return (
             f"<Roster {self.kind.model} {len(self.open)} open, {len(self.suspects)} suspect, {len(self.tiers)} tiers>"
         )
+
+
+def error_s(pool: PoolState, rules: PlacementPolicy) -> float:
+    """Penalty for recent errors, in seconds of TTFT: 0 up to what is tolerated, from there in proportion to the rest.
+
+    Never above `error_penalty_s`. Few samples are little evidence, which agents allow for in the rate they report.
+    """
+    if not pool.error_rate:
+        return 0.0
+    tolerated = rules.error_rate_tolerated
+    return max(0.0, pool.error_rate - tolerated) / (1.0 - tolerated) * rules.error_penalty_s
 
 
 def build(kind: Kind, index: PolicyIndex, view: ClusterView, loads: Loads) -> Roster:

@@ -18,7 +18,7 @@ import msgspec
 from gir.model.decision import Term
 from gir.model.ids import ClusterId
 from gir.model.policy import PlacementPolicy
-from gir.place.roster import Row
+from gir.place.roster import Row, error_s
 
 UNKNOWN_SIGNALS = ("waiting", "waiting_tokens", "prefill_tokens_per_s", "service_rate_per_s", "error_rate")
 
@@ -108,7 +108,6 @@ def credit_cached(marks: list[Mark], cached: dict[ClusterId, float], rules: Plac
 def terms(each: Mark, rules: PlacementPolicy, tokens: int) -> tuple[Term, ...]:
     """Addends of a mark's score, with the numbers behind each. Their sum is the score."""
     row, pool, weights = each.row, each.row.pool, rules.weights
-    error_s = (pool.error_rate or 0.0) * rules.error_penalty_s
     rtt = "measured" if row.state.rtt_s is not None else "unknown, default"
     listed = [
         Term("rtt", weights.rtt * row.rtt_s, f"round trip {row.rtt_s * 1e3:.0f} ms, {rtt}"),
@@ -124,7 +123,11 @@ def terms(each: Mark, rules: PlacementPolicy, tokens: int) -> tuple[Term, ...]:
             f"{tokens} prompt tokens at {1.0 / row.token_s:.0f}/s"
             + ("" if pool.prefill_tokens_per_s else " (rate unknown, default)"),
         ),
-        Term("error", weights.error * error_s, f"error rate {_known(pool.error_rate)}"),
+        Term(
+            "error",
+            weights.error * error_s(pool, rules),
+            f"error rate {_known(pool.error_rate)}, up to {rules.error_rate_tolerated:g} tolerated",
+        ),
     ]
     if not row.resident:
         listed.append(Term("adapter", weights.adapter * rules.adapter_load_s, "adapter must be loaded first"))

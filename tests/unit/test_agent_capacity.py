@@ -84,8 +84,18 @@ def test_recent_outcomes_give_quantiles_and_an_error_rate_of_the_last_minute() -
     recent.note(START_S - 100, ok=False)
     for index in range(20):
         recent.note(START_S + index, ok=index % 4 != 0, ttft_s=float(index))
-    assert recent.summary(START_S + 20) == (10.0, 19.0, 0.25)
+    assert recent.summary(START_S + 20) == (10.0, 19.0, 0.125)
     assert recent.summary(START_S + 500) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("failed", "of", "rate"), [(1, 1, 0.048), (2, 3, 0.087), (50, 1_000, 0.049), (500, 1_000, 0.49)]
+)
+def test_few_failures_are_no_high_error_rate(failed: int, of: int, rate: float) -> None:
+    recent = Recent()
+    for number in range(of):
+        recent.note(START_S, ok=number >= failed)
+    assert recent.summary(START_S)[2] == pytest.approx(rate, abs=0.001)
 
 
 def test_the_beat_names_condition_and_warnings() -> None:

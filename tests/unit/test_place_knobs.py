@@ -165,6 +165,7 @@ KNOBS: dict[type[Section], dict[str, tuple[Any, Outcome]]] = {
         "affinity_blocks_max": (0, to_holder(0.25)),
         "affinity_max_s": (0.01, to_holder(0.25)),
         "session_bonus_s": (0.0, to_holder(0.2, request(session_key="s"))),
+        "error_rate_tolerated": (0.6, far_or_loaded({"error_rate": 0.5}, 0.1)),
         "error_penalty_s": (0.0, far_or_loaded({"error_rate": 0.5}, 0.1)),
         "adapter_load_s": (0.1, nobody_has_room),
         "tie_share": (0.3, near_ties()),

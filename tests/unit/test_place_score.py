@@ -44,6 +44,29 @@ def test_errors_cost():
     assert first(fleet) == "sound"
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.10])
+def test_an_error_rate_that_retries_hide_starves_nobody(rate):
+    fleet = view(cluster("flaky", load={"error_rate": rate}), cluster("sound"))
+    share = sum(first(fleet, draw=step / 1_000) == "flaky" for step in range(1_000)) / 1_000
+    assert 0.4 < share < 0.6
+
+
+def test_the_error_penalty_grows_from_what_is_tolerated_to_its_bound():
+    def penalty(rate, **rules):
+        each = plan(
+            Placer(),
+            view(cluster("a", load={"error_rate": rate})),
+            policy=policy(placement=PlacementPolicy(**rules)),
+            explain=True,
+        ).ranked[0]
+        return {term.name: term.seconds for term in each.terms}["error"]
+
+    assert [penalty(rate) for rate in (None, 0.0, 0.1)] == [0.0, 0.0, 0.0]
+    assert penalty(0.55) == pytest.approx(1.0)
+    assert penalty(1.0) == pytest.approx(2.0)
+    assert penalty(0.05, error_rate_tolerated=0.0) == pytest.approx(0.1)
+
+
 def test_an_unknown_queue_is_not_taken_for_an_idle_one():
     fleet = view(cluster("silent", load={"waiting": None, "waiting_tokens": None}), cluster("idle"))
     assert first(fleet) == "idle"
@@ -72,7 +95,7 @@ def test_a_request_already_sent_counts_before_any_beat_has_seen_it():
 def test_terms_add_up_to_the_score():
     placer = Placer()
     asked = request(session_key="s", prefix_hashes=(1, 2, 3))
-    fleet = view(cluster("a", load={"error_rate": 0.1, "waiting": 3, "slots_free": 0}), cluster("b"))
+    fleet = view(cluster("a", load={"error_rate": 0.3, "waiting": 3, "slots_free": 0}), cluster("b"))
     placer.dispatched(asked, "a", NOW_S)
     for each in plan(placer, fleet, asked, explain=True).ranked:
         assert sum(term.seconds for term in each.terms) == pytest.approx(each.score_s)

@@ -75,6 +75,9 @@ class PlacementPolicy(Section, frozen=True, kw_only=True):
     """Bonus for the cluster a session is already on, in seconds of TTFT."""
     error_penalty_s: Annotated[float, msgspec.Meta(ge=0.0, le=60.0)] = 2.0
     """Penalty at an error rate of 1, in seconds of TTFT."""
+    error_rate_tolerated: Annotated[float, msgspec.Meta(ge=0.0, lt=1.0)] = 0.10
+    """Error rate without a penalty: what retries hide anyhow (the default is the retry budget's share). Any penalty
+    sends all traffic of equal clusters to the other one, so it has to be worth that."""
     adapter_load_s: Annotated[float, msgspec.Meta(ge=0.0, le=600.0)] = 1.0
     """Expected time to load an adapter that is not resident."""
     tie_share: Share = 0.05
