@@ -87,6 +87,34 @@ def test_a_bad_version_is_refused_as_a_whole_and_said_once(file: File) -> None:
     assert repr(policies) == "<Policies version 1 REJECTED>"
 
 
+TARGETS = [{"model": "a", "weight": 1}, {"model": "b", "weight": 2_000_000}]
+CYCLE = [{"name": "a", "aliases": ["b"]}, {"name": "b", "aliases": ["a"]}]
+
+
+@pytest.mark.parametrize(
+    ("policy", "field"),
+    [
+        ({"placement": {"weights": {"queue": 0.1}}}, "policy.placement.weights.queue"),
+        ({"placement": {"weights": {"rtt": 11}}}, "policy.placement.weights.rtt"),
+        ({"rewrites": [{"name": "r", "matches": [{}], "targets": TARGETS}]}, "policy.rewrites[0].targets[1].weight"),
+        ({"tiers": [{"name": "spot"}]}, "policy.tiers[0].price_per_slot_hour"),
+        ({"tenants": [{"id": "t", "regions": []}]}, "policy.tenants[0].regions"),
+        ({"clusters": [{"id": "c", "tenants": []}]}, "policy.clusters[0].tenants"),
+        ({"models": CYCLE}, "policy.models[0].aliases[0]"),
+    ],
+)
+def test_placement_that_cannot_be_meant_is_refused_by_field_and_the_old_policy_stays(
+    file: File, policy: dict[str, object], field: str
+) -> None:
+    policies = file.policies()
+    before = policies.current
+    file.write(text(policy=policy))
+    assert not policies.look()
+    assert field in policies.rejected
+    assert policies.current is before
+    assert file.adopted == []
+
+
 def test_a_good_version_after_a_bad_one_is_taken(file: File) -> None:
     policies = file.policies()
     file.write(BAD)
