@@ -166,7 +166,7 @@ class Trial:
         if order.run != self.run:
             self.run = order.run
             self.start(now_s, order.by)
-            self.started_s = min(began_s, now_s)
+        self.started_s = min(self.started_s, began_s)
         if order.stage > self.stage and order.stage < len(self.rule.plan):
             self._enter(order.stage, now_s, order.by)
         if order.state == "aborted" and self.state is not TrialState.ABORTED:

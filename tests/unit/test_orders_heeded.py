@@ -163,6 +163,17 @@ def test_a_plan_goes_on_where_the_fleet_stands() -> None:
     assert late.trial.stage == 1, "a stage this plan does not have"
 
 
+def test_a_router_that_starts_late_counts_from_the_fleets_beginning() -> None:
+    early = Router()
+    orders = said(changes.advance(seen(early), ANN, 1))
+    late = Router()
+    late.trial.started_s = NOW_S + 110.0
+    late.heed(orders, NOW_S + 110.0)
+    assert late.trial.row(NOW_S + 110.0)["running_s"] == 110.0
+    early.heed(orders, NOW_S + 110.0)
+    assert early.trial.started_s == NOW_S
+
+
 def test_a_rule_that_only_orders_bring_is_a_rule_until_they_do_not() -> None:
     router = Router(policy())
     orders = changes.launch(RULE, ANN)(Orders(), False)
