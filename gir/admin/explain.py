@@ -124,9 +124,10 @@ class ExplainApi:
         name = request.match_info["request_id"]
         told = self._placer.decisions.of(name)
         if not told:
-            kept = self._placer.decisions.requests_max
+            kept = self._placer.decisions.decisions_max
             raise RequestError(
-                ErrorKind.NOT_FOUND, f"no decision for request '{name[:80]}': this replica keeps its last {kept}"
+                ErrorKind.NOT_FOUND,
+                f"no decision for request '{name[:80]}': this replica keeps its last {kept} decisions",
             )
         return json_response({"request_id": name, "decisions": [_told(placement) for placement in told]})
 

@@ -1,6 +1,6 @@
 """Decisions as they were made, cheap to keep and complete enough to be told again later."""
 
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -127,35 +127,24 @@ def nobody(decision: Decision) -> Placement:
 
 
 class Decisions:
-    """The last decisions by request id, several for a request that was tried again. Bounded by requests."""
+    """The last decisions. Each is kept for the price of an append and looked for only when somebody asks."""
 
-    __slots__ = ("_kept", "requests_max")
+    __slots__ = ("_kept", "decisions_max", "keep")
 
-    def __init__(self, requests_max: int) -> None:
-        self.requests_max = requests_max
-        self._kept: OrderedDict[RequestId, list[Decision]] = OrderedDict()
-
-    def keep(self, decision: Decision) -> None:
-        """Remember a decision; the oldest request goes when there are too many."""
-        kept = self._kept
-        name = decision.request_id
-        before = kept.get(name)
-        if before is not None:
-            if len(before) < RANKED_MAX:
-                before.append(decision)
-            return
-        kept[name] = [decision]
-        if len(kept) > self.requests_max:
-            kept.popitem(last=False)
+    def __init__(self, decisions_max: int) -> None:
+        self.decisions_max = decisions_max
+        self._kept: deque[Decision] = deque(maxlen=decisions_max)
+        self.keep = self._kept.append
+        """Remember a decision; the oldest goes when there are too many."""
 
     def of(self, request_id: str) -> tuple[Placement, ...]:
-        """What was decided for a request, in order; empty when it is not (or no longer) known."""
-        return tuple(decision.full() for decision in self._kept.get(RequestId(request_id), ()))
+        """What was decided for a request, in order: one for each attempt. Empty when it is not (or no longer) known."""
+        found = [decision for decision in self._kept if decision.request_id == request_id]
+        return tuple(decision.full() for decision in found[:RANKED_MAX])
 
     def latest(self, count: int) -> list[RequestId]:
         """The newest request ids, newest first."""
-        names = list(self._kept)
-        return names[: -count - 1 : -1]
+        return list(dict.fromkeys(decision.request_id for decision in reversed(self._kept)))[:count]
 
     def __len__(self) -> int:
         return len(self._kept)

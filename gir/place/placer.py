@@ -38,8 +38,8 @@ _NONE_TRIED: frozenset[ClusterId] = frozenset()
 class Placer:
     """Ranks clusters for requests and learns from what becomes of them."""
 
-    __slots__ = ("_homes", "_index", "_memory", "_rosters", "_view", "affinity", "decisions", "loads", "sessions",
-                 "trust")  # fmt: skip
+    __slots__ = ("_asked", "_asked_roster", "_homes", "_index", "_memory", "_rosters", "_view", "affinity", "decisions",
+                 "loads", "sessions", "trust")  # fmt: skip
 
     def __init__(self, *, affinity_blocks_max: int = 200_000, decisions_max: int = _DECISIONS_MAX) -> None:
         self.loads = Loads()
@@ -52,6 +52,9 @@ class Placer:
         self._view = ClusterView()
         self._rosters: dict[Kind, Roster] = {}
         self._memory: dict[Kind, TierMemory] = {}
+        self._asked: InferenceRequest | None = None
+        """Request of `_asked_roster`: flow control asks for its room, and at once it is placed."""
+        self._asked_roster: Roster | None = None
 
     def plan(
         self,
@@ -275,6 +278,14 @@ class Placer:
         return memory
 
     def _roster(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot) -> Roster:
+        """The roster of the request's kind; kept for the next question, which is about the same request as a rule."""
+        roster = self._asked_roster
+        if request is self._asked and roster is not None and roster.view is view and roster.index.policy is policy:
+            return roster
+        self._asked, self._asked_roster = request, self._compiled(request, view, policy)
+        return self._asked_roster
+
+    def _compiled(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot) -> Roster:
         """The roster of the request's kind, compiled again when the view or the policy is another."""
         if policy is not self._index.policy:
             self._index = PolicyIndex(policy)
