@@ -92,7 +92,8 @@ DRILLS = (
         title="a cluster's network is unplugged",
         hypothesis="Every segment to and from one cluster is lost, beats and requests alike, while its connections "
         "stay open on both sides: the last placement comes within 4 s, waiting requests are answered elsewhere within "
-        "4.5 s, nobody sees an error before the first token, and no poisoned connection is used once it is back.",
+        "4.5 s, nobody sees an error before the first token, streams under way say within 10 s that they broke, and no "
+        "poisoned connection is used once it is back.",
         fault=_unplug,
         heal=_plug_in,
         proxied=True,
@@ -101,6 +102,7 @@ DRILLS = (
             no_error_before_token,
             last_placement_within(4.0),
             waiters_moved_within(4.5),
+            broken_streams_say_so(10.0, at_least=0),
             failover_is_counted,
             fault_hit(UNPLUGGED.name, at_least=2),
         ),
@@ -137,6 +139,7 @@ DRILLS = (
             no_error_before_token,
             last_placement_within(4.0),
             waiters_moved_within(4.5),
+            broken_streams_say_so(10.0, at_least=0),
             failover_is_counted,
             fault_hit(CUT.name),
         ),
