@@ -35,7 +35,7 @@ class SlotUse(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All counters of requests with the same tenant, model, key."""
+    """All counters of requests with the same tenant, model, name of it and key."""
 
     rates: tuple[RateUse, ...]
     slots: tuple[SlotUse, ...]
@@ -53,13 +53,13 @@ class Counters:
         self._region = region
         self._local = local
         self._live = 1
-        self._plans: dict[tuple[TenantId, ModelId, str], Plan] = {}
+        self._plans: dict[tuple[TenantId, ModelId, ModelId, str], Plan] = {}
         self._sweep: Iterator[RateLease | SlotLease] = iter(())
 
     def plan_of(self, request: InferenceRequest, now_s: float) -> Plan:
-        """Counters of `request`; the same for all requests with its tenant, model and key."""
+        """Counters of `request`; the same for all requests with its tenant, model, name of it and key."""
         who = request.principal
-        identity = (who.tenant, request.model, who.key_id)
+        identity = (who.tenant, request.model, request.model_asked, who.key_id)
         plan = self._plans.get(identity)
         if plan is None:
             if len(self._plans) >= PLANS_MAX:

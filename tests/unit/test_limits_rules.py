@@ -54,6 +54,15 @@ def test_a_rule_on_an_alias_counts_requests_that_asked_for_it() -> None:
     assert matches(LimitRule(name="r", model="llama"), aliased, "")
 
 
+def test_a_rule_on_an_alias_counts_nobody_who_asked_for_the_model_itself() -> None:
+    limits, clock = limiter(LimitRule(name="r", requests_per_min=1, model="fast"))
+    aliased = [msgspec.structs.replace(request(number), model_asked=ModelId("fast")) for number in range(2)]
+    let_in(limits, clock, request(10))
+    let_in(limits, clock, aliased[0])
+    refused(limits, clock, aliased[1])
+    let_in(limits, clock, request(11))
+
+
 def test_counters_are_per_combination() -> None:
     by_all = LimitRule(name="r", per=("tenant", "model", "key", "region"))
     assert counter_name(by_all, request(), "eu") == "r:team:llama:key:eu"
