@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
             config = of_worker(config, number, workers)
         return _run_one(arguments, config, written, rejected)
     except ValueError as error:
-        sys.stderr.write(f"gir: {error}\n")
+        sys.stderr.write("".join(f"gir: {line}\n" for line in str(error).splitlines()))
     except OSError as error:
         sys.stderr.write(f"gir: {error.strerror or error}\n")
     return EXIT_CANNOT_START
