@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any
 
+import aiohttp
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
@@ -16,7 +17,7 @@ from gir.cli import canary_cmd, explain_cmd
 from gir.clock import ManualClock
 from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ModelPolicy, RuleMatch, TenantPolicy
 from gir.place import Placer, Rewriter
-from gir.telemetry.admin import AdminAccess, AdminServer, Readiness, build_app
+from gir.telemetry.admin import READER, AdminAccess, AdminServer, AdminToken, Readiness, build_app, digest_of
 from tests.support.orders import Desk, office
 from tests.support.placing import NOW_S, cluster, plan, policy, pool, request, view
 
@@ -63,6 +64,7 @@ async def router() -> AsyncIterator[SimpleNamespace]:
         on_event=world.events.append,
     )
     app.add_routes(canaries.routes())
+    world.canaries = canaries
     server = AdminServer(app)
     await server.start("127.0.0.1", 0)
     world.url = f"http://127.0.0.1:{server.port}"
@@ -167,6 +169,31 @@ async def test_a_new_canary_is_launched_by_command_and_obeyed(router, capsys):
     assert "the policy has a rule called next" in capsys.readouterr().err
     assert await command(canary_cmd, router, "start", "bad", "--model", "llama", "--to", "nobody") == 1
     assert "targets[1].model is 'nobody', which no cluster serves" in capsys.readouterr().err
+
+
+async def test_a_viewer_may_ask_where_a_request_would_go_and_steer_nothing(router):
+    viewer = AdminToken(name="eyes", digest=digest_of("r-secret"), role=READER)
+    app = build_app(
+        registry=CollectorRegistry(),
+        readiness=lambda: Readiness(True),
+        access=AdminAccess([viewer]),
+        on_error=lambda _, error: pytest.fail(str(error)),
+    )
+    now = {"view": lambda: router.view, "policy": lambda: router.policy}
+    app.add_routes(ExplainApi(router.placer, router.rewriter, router.clock, **now).routes())
+    app.add_routes(router.canaries.routes())
+    server = AdminServer(app)
+    await server.start("127.0.0.1", 0)
+    url, headers = f"http://127.0.0.1:{server.port}", {"authorization": "Bearer r-secret"}
+    try:
+        async with aiohttp.ClientSession(headers=headers) as session:
+            async with session.post(f"{url}/admin/explain", json={"model": "llama"}) as answer:
+                assert answer.status == 200
+                assert (await answer.json())["placement"]["ranked"]
+            async with session.post(f"{url}/admin/canaries/next/promote") as answer:
+                assert answer.status == 403
+    finally:
+        await server.close()
 
 
 async def test_a_dry_run_is_launched_by_command_and_moves_nobody(router, capsys):

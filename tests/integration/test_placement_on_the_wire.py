@@ -169,6 +169,24 @@ async def test_a_model_nobody_knows_is_404_one_that_nobody_can_serve_now_503_and
     assert int(drained[1]["retry-after"]) >= 1
 
 
+async def test_a_request_keeps_to_its_end_the_policy_it_began_with(begin: Begin) -> None:
+    world = await begin(PolicySnapshot(tiers=TIERS, version=1), a=EU, b=("us", "on_demand", ("llama",)))
+    only_eu = PolicySnapshot(tiers=TIERS, version=2, tenants=(TenantPolicy(id="team", regions=("eu",)),))
+
+    async def reloaded_meanwhile(exchange: Exchange) -> None:
+        world.router.policies.current = only_eu
+        exchange.respond(500, JSON, b"{}")
+
+    world.clusters["a"].script = reloaded_meanwhile
+    status, headers, _ = await world.ask()
+    assert (status, headers["x-gir-cluster"], headers["x-gir-attempts"]) == (200, "b", "2")
+    ended = world.router.recorder.ended[-1]
+    assert ended.placement is not None
+    assert (ended.policy.version, ended.placement.policy_version) == (1, 1)
+    world.clusters["a"].script = good
+    assert (await world.ask())[1]["x-gir-cluster"] == "a", "the next one obeys the new policy"
+
+
 @pytest.mark.parametrize(
     ("body", "headers"),
     [
