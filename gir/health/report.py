@@ -10,7 +10,7 @@ from gir.health.probe import Probes
 from gir.health.record import ClusterRecord, Standing
 from gir.health.shown import status, weight
 from gir.model.beat import Condition
-from gir.model.cluster import ClusterStatus, Intent
+from gir.model.cluster import Intent
 
 
 def reason(record: ClusterRecord, now_s: float) -> str:
@@ -158,16 +158,18 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
 
 
 def state(record: ClusterRecord, now_s: float) -> str:
-    """What a person wants to know at a glance: the status, or what keeps a cluster that is well from serving."""
+    """What a person wants to know at a glance: the status, or what keeps a cluster that reports from serving.
+
+    An agent without ready pods refuses probes too, which makes its cluster suspect; its pods are the better word.
+    """
     shown = status(record, now_s)
-    if shown in (ClusterStatus.SUSPECT, ClusterStatus.DEAD) or record.beats.state is not Beats.FRESH:
+    if record.beats.state is not Beats.FRESH or record.cause not in (Cause.NONE, Cause.PROBE):
         return shown.value
     if record.condition is Condition.DRAINING:
         return "stopping"
     ready = sum(pool.pods_ready for pool in record.pools.values())
-    if record.condition is Condition.WARMING or (
-        not ready and any(pool.pods_warming for pool in record.pools.values())
-    ):
+    coming = record.condition is Condition.WARMING or any(pool.pods_warming for pool in record.pools.values())
+    if coming and (not ready or record.condition is Condition.WARMING):
         return "warming"
     return shown.value if ready else "no pods"
 

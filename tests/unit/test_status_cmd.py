@@ -78,6 +78,17 @@ def test_a_cluster_without_ready_pods_is_not_called_healthy(fields: dict[str, An
     assert not status_cmd._fine(next(row for row in rows(fleet) if row["cluster"] == "us-1"))
 
 
+def test_an_agent_that_refuses_probes_for_want_of_pods_is_warming_not_suspect() -> None:
+    fleet = settled()
+    fleet.clusters["us-1"].probe = "miss"
+    fleet.clusters["us-1"].condition = Condition.WARMING
+    fleet.run(6.0)
+    assert (fleet.state("us-1").status.value, line(fleet)[3]) == ("suspect", "warming")
+    fleet.clusters["us-1"].condition = Condition.SERVING
+    fleet.run(2.0)
+    assert line(fleet)[3] == "suspect"
+
+
 def test_figures_of_a_silent_cluster_are_marked_and_those_of_a_dead_one_blank() -> None:
     fleet = settled()
     fleet.clusters["us-1"].beating = False
