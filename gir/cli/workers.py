@@ -77,10 +77,10 @@ def run_workers(workers: int, arguments: argparse.Namespace) -> int:
     command = [sys.executable, "-m", "gir.cli.main", "serve", "-c", str(arguments.config), "--workers", str(workers)]
     if arguments.state_dir is not None:
         command += ["--state-dir", str(arguments.state_dir)]
-    with tempfile.TemporaryDirectory(prefix="gir-workers-") as shared:
-        return supervise(
-            command, [{WORKER_VARIABLE: str(number), SHARED_VARIABLE: shared} for number in range(workers)]
-        )
+    with contextlib.ExitStack() as kept:
+        shared = arguments.state_dir or kept.enter_context(tempfile.TemporaryDirectory(prefix="gir-workers-"))
+        environments = [{WORKER_VARIABLE: str(number), SHARED_VARIABLE: str(shared)} for number in range(workers)]
+        return supervise(command, environments)
 
 
 def supervise(command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> int:

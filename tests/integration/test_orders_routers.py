@@ -248,7 +248,10 @@ async def test_workers_with_nowhere_to_keep_orders_share_a_directory_that_ends_w
 async def test_workers_that_could_not_share_limits_are_refused_from_the_command_line_too(tmp_path: Path) -> None:
     router = RouterProcess(tmp_path, "w", workers=2, policy=POLICY | {"limits": LIMITS})
     router.launch()
-    code, said = await router.ended()
+    try:
+        code, said = await router.ended()
+    finally:
+        router.kill()
     assert code == 2
     assert "--workers 2: policy.limits" in said
     assert "set store.kind to redis" in said
