@@ -52,7 +52,7 @@ class ExplainAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 class ExplainApi:
     """Handlers over the placer and rewriter in use. Nothing is sent, counted or remembered."""
 
-    __slots__ = ("_clock", "_placer", "_policy", "_rewriter", "_view")
+    __slots__ = ("_clock", "_limits", "_placer", "_policy", "_rewriter", "_view")
 
     def __init__(
         self,
@@ -62,12 +62,14 @@ class ExplainApi:
         *,
         view: Callable[[], ClusterView],
         policy: Callable[[], PolicySnapshot],
+        limits: Callable[[InferenceRequest], list[dict[str, object]]] = lambda _: [],
     ) -> None:
         self._placer = placer
         self._rewriter = rewriter
         self._clock = clock
         self._view = view
         self._policy = policy
+        self._limits = limits
 
     def routes(self) -> list[web.RouteDef]:
         """Routes to add to the admin application."""
@@ -98,10 +100,11 @@ class ExplainApi:
         )
         model = ModelId(rewrite.model)
         prompt = _prompt(ask)
+        rewritten = msgspec.structs.replace(
+            asked, model=model, prefix_hashes=prefix_hashes(model, prompt, block_bytes=CLUSTER_BLOCK_BYTES)
+        )
         placement = self._placer.plan(
-            msgspec.structs.replace(
-                asked, model=model, prefix_hashes=prefix_hashes(model, prompt, block_bytes=CLUSTER_BLOCK_BYTES)
-            ),
+            rewritten,
             view,
             policy,
             now_s=now_s,
@@ -110,7 +113,9 @@ class ExplainApi:
             explain=True,
             canary=rewrite.note,
         )
-        return {"model_asked": asked.model_asked, **_told(placement)}
+        limits, told = self._limits(rewritten), _told(placement)
+        text = told["text"] + "".join(["\nlimits\n", *map(_limit_line, limits)] if limits else [])
+        return {"model_asked": asked.model_asked, **told, "limits": limits, "text": text}
 
     async def latest(self, request: web.Request) -> web.Response:
         """Ids of the newest decisions."""
@@ -186,6 +191,13 @@ def _criticality(ask: ExplainAsk, policy: PolicySnapshot) -> Criticality:
             param="criticality",
         ) from None
     return wanted if own is None else min(wanted, _CLASSES.get(own.criticality_max, wanted))
+
+
+def _limit_line(row: Mapping[str, object]) -> str:
+    verdict = "" if row["room"] else ": refused"
+    return (
+        f"  {row['counter']}  {row['left']} of {row['of']} {row['kind']} left, this asks for {row['asks']}{verdict}\n"
+    )
 
 
 def _told(placement: Placement) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """How many tokens a request will cost, before an engine has counted them: learned per model from usage. Pure."""
 
 from gir.model.ids import ModelId
-from gir.model.request import Usage
+from gir.model.request import InferenceRequest, Usage
 
 BYTES_PER_TOKEN = 4.0
 """Assumed until a model has told better; English text in common vocabularies."""
@@ -32,6 +32,14 @@ class TokenEstimator:
             return cap
         learned = self._learned.get(model)
         return int(learned[1] if learned else OUTPUT_TOKENS)
+
+    def expected(self, request: InferenceRequest) -> tuple[int, int]:
+        """Tokens to reserve for the prompt and the answer of `request`."""
+        if request.prompt_bytes:
+            prompt = self.prompt_tokens(request.model, request.prompt_bytes)
+        else:
+            prompt = request.prompt_tokens_estimate
+        return prompt, self.output_tokens(request.model, request.output_tokens_max)
 
     def observe(self, model: ModelId, prompt_bytes: int, usage: Usage) -> None:
         """Learn from what an engine counted. Estimates teach nothing."""

@@ -19,6 +19,7 @@ from gir.admit.reservation import (
     LimitExceeded,
     Reservation,
     duration,
+    explained,
     limit_headers,
     tightest_of,
     tokens_of,
@@ -133,11 +134,7 @@ class Limiter:
     def _units(self, plan: Plan, request: InferenceRequest) -> list[int]:
         if not plan.tokens:
             return [1] * len(plan.rates)
-        if request.prompt_bytes:
-            prompt = self.estimator.prompt_tokens(request.model, request.prompt_bytes)
-        else:
-            prompt = request.prompt_tokens_estimate
-        output = self.estimator.output_tokens(request.model, request.output_tokens_max)
+        prompt, output = self.estimator.expected(request)
         # A request larger than the whole limit is reserved as the whole limit: it waits for an empty window instead
         # of being refused for ever, and is settled by what it really takes.
         return [
@@ -316,6 +313,10 @@ class Limiter:
         message = f"limit `{rule.name}`: {use.lease.rate.limit} {use.kind} per minute are used up{asked}"
         headers = limit_headers(plan.rates, now_s, refused=use.lease)
         return LimitExceeded(message, rule=rule, kind=use.kind, retry_after_s=retry_s, headers=headers)
+
+    def explain(self, request: InferenceRequest) -> list[dict[str, object]]:
+        """Every counter `request` would be counted in, and whether it has room, as far as this replica knows."""
+        return explained(self._counters, request, *self.estimator.expected(request))
 
     @property
     def store_up(self) -> bool:

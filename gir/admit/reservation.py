@@ -4,11 +4,11 @@ import math
 from collections.abc import Iterable
 
 from gir.admit.lease import RateLease
-from gir.admit.rules import RateUse, SlotUse
+from gir.admit.rules import Counters, RateUse, SlotUse
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId, RequestId
 from gir.model.policy import LimitRule
-from gir.model.request import Usage
+from gir.model.request import InferenceRequest, Usage
 
 Header = tuple[bytes, bytes]
 HEADER_NAMES = {
@@ -64,6 +64,24 @@ def tokens_of(rule: LimitRule, prompt_tokens: int, output_tokens: int) -> int:
 def tokens_used(rule: LimitRule, usage: Usage) -> int:
     """The same, of what an engine counted."""
     return tokens_of(rule, usage.prompt_tokens, usage.completion_tokens)
+
+
+def explained(
+    counters: Counters, request: InferenceRequest, prompt_tokens: int, output_tokens: int
+) -> list[dict[str, object]]:
+    """Every counter of `request`: what is left of how much, what it asks for, and whether there is room. Makes none."""
+    rows: list[dict[str, object]] = []
+    for rule, kind, key, limit in counters.named(request):
+        asks = min(tokens_of(rule, prompt_tokens, output_tokens), limit) if kind == "tokens" else 1
+        slot, rate = counters.slots.get(key), counters.rates.get(key)
+        left = limit
+        if slot is not None:
+            left = slot.free + slot.held - slot.used
+        elif rate is not None:
+            left = rate.left
+        row = {"limit": rule.name, "counter": key, "kind": kind, "of": limit, "left": left, "asks": asks}
+        rows.append({**row, "room": left >= asks})
+    return rows
 
 
 def limit_headers(rates: Iterable[RateUse], now_s: float, *, refused: RateLease | None = None) -> list[Header]:

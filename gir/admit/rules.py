@@ -100,9 +100,8 @@ class Counters:
                 self._plans.clear()
         return found
 
-    def _plan(self, request: InferenceRequest, now_s: float) -> Plan:
-        rates: list[RateUse] = []
-        slots: list[SlotUse] = []
+    def named(self, request: InferenceRequest) -> Iterator[tuple[LimitRule, str, str, int]]:
+        """Rule, kind (`requests`, `tokens`, `concurrency`), name and limit of each counter `request` is counted in."""
         for rule in self.rules:
             if not matches(rule, request, self._region):
                 continue
@@ -110,9 +109,18 @@ class Counters:
             name = f"{quote(rule.name, safe='')}:*" if full else counter_name(rule, request, self._region)
             for kind, limit in (("requests", rule.requests_per_min), ("tokens", rule.tokens_per_min)):
                 if limit is not None:
-                    rates.append(RateUse(self._rate(f"{name}:{kind}", limit, rule, now_s), rule, kind))
+                    yield rule, kind, f"{name}:{kind}", limit
             if rule.concurrency_max is not None:
-                slots.append(SlotUse(self._slot(f"{name}:slots", rule.concurrency_max, now_s), rule))
+                yield rule, "concurrency", f"{name}:slots", rule.concurrency_max
+
+    def _plan(self, request: InferenceRequest, now_s: float) -> Plan:
+        rates: list[RateUse] = []
+        slots: list[SlotUse] = []
+        for rule, kind, key, limit in self.named(request):
+            if kind == "concurrency":
+                slots.append(SlotUse(self._slot(key, limit, now_s), rule))
+            else:
+                rates.append(RateUse(self._rate(key, limit, rule, now_s), rule, kind))
         return Plan(tuple(rates), tuple(slots), any(use.kind == "tokens" for use in rates))
 
     def _rate(self, key: str, limit: int, rule: LimitRule, now_s: float) -> RateLease:

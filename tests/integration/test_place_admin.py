@@ -8,16 +8,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 from prometheus_client.registry import CollectorRegistry
 
 from gir.admin.canary import CanaryApi
-from gir.admin.explain import ExplainApi
+from gir.admin.explain import ExplainApi, ExplainAsk
+from gir.admit.limits import Limiter
 from gir.cli import canary_cmd, explain_cmd
 from gir.clock import ManualClock
-from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ModelPolicy, RuleMatch, TenantPolicy
+from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, LimitRule, ModelPolicy, RuleMatch, TenantPolicy
 from gir.place import Placer, Rewriter
+from gir.stores.memory import MemoryStore
 from gir.telemetry.admin import READER, AdminAccess, AdminServer, AdminToken, Readiness, build_app, digest_of
+from tests.support import limiting
 from tests.support.orders import Desk, office
 from tests.support.placing import NOW_S, cluster, plan, policy, pool, request, view
 
@@ -105,6 +109,29 @@ async def test_explain_reads_a_real_body_and_counts_nothing(router, capsys, tmp_
     assert router.placer.loads.open("cheap") == router.placer.loads.open("dear") == 0
     assert len(router.placer.decisions) == 0
     assert router.rewriter.trial("next").tally == {}, "nor for the canary's figures"
+
+
+async def test_explain_names_the_counters_that_would_decide(router):
+    rules = [LimitRule(name="alias", model="gpt-4", requests_per_min=1), LimitRule(name="other", model="x", per=())]
+    limiter = Limiter(rules, MemoryStore(router.clock), clock=router.clock)
+    api = ExplainApi(
+        router.placer,
+        router.rewriter,
+        router.clock,
+        view=lambda: router.view,
+        policy=lambda: router.policy,
+        limits=limiter.explain,
+    )
+    ask = ExplainAsk(model="gpt-4", tenant="acme")
+    assert api.answer(ask)["text"].endswith("\nlimits\n  alias:acme:requests  1 of 1 requests left, this asks for 1\n")
+    asked = msgspec.structs.replace(limiting.request(1, tenant="acme"), model_asked="gpt-4")
+    limiter.reserve_now(asked, router.clock.monotonic_s())
+    answer = api.answer(ask)
+    assert [(row["counter"], row["left"], row["room"]) for row in answer["limits"]] == [
+        ("alias:acme:requests", 0, False)
+    ]
+    assert answer["text"].endswith("0 of 1 requests left, this asks for 1: refused\n")
+    assert api.answer(ExplainAsk(model="llama", tenant="acme"))["limits"] == []
 
 
 async def test_explain_ends_with_one_when_nobody_can_take_it(router, capsys):

@@ -157,6 +157,32 @@ def test_a_request_larger_than_the_limit_waits_for_an_empty_window() -> None:
     let_in(limits, clock, request(3, output_tokens_max=100_000))
 
 
+def test_a_question_is_answered_by_the_counters_that_decide_and_makes_none() -> None:
+    rules = [
+        LimitRule(name="r", requests_per_min=2, tokens_per_min=1_000, concurrency_max=1),
+        LimitRule(name="other", model="qwen", requests_per_min=1),
+    ]
+    limits, clock = limiter(*rules)
+
+    def told() -> dict[object, tuple[object, ...]]:
+        rows = limits.explain(request(99, prompt_bytes=400, output_tokens_max=100))
+        return {row["counter"]: (row["left"], row["of"], row["asks"], row["room"]) for row in rows}
+
+    assert told() == {
+        "r:team:requests": (2, 2, 1, True),
+        "r:team:tokens": (1_000, 1_000, 200, True),
+        "r:team:slots": (1, 1, 1, True),
+    }
+    assert limits.rows(clock.monotonic_s()) == []
+    let_in(limits, clock, request(1, prompt_bytes=400, output_tokens_max=850))
+    assert told() == {
+        "r:team:requests": (1, 2, 1, True),
+        "r:team:tokens": (50, 1_000, 200, False),
+        "r:team:slots": (0, 1, 1, False),
+    }
+    assert refused(limits, clock, request(2)).reason == "limit:r:tokens"
+
+
 def test_headers_speak_of_the_tightest_counter() -> None:
     limits, clock = limiter(
         LimitRule(name="a", requests_per_min=100), LimitRule(name="b", requests_per_min=7, tokens_per_min=1_000)
