@@ -66,6 +66,12 @@ class Record(msgspec.Struct, kw_only=True):
         return self.status == 429 and self.error_code == "rate_limit_exceeded" and self.retry_after not in ("", "0")
 
     @property
+    def gap_ms(self) -> float | None:
+        """Mean time between its chunks; None for fewer than three."""
+        chunks = self.chunk_ms
+        return (chunks[-1] - chunks[0]) / (len(chunks) - 1) if len(chunks) > 2 else None
+
+    @property
     def failed_before_token(self) -> bool:
         """An error the client saw before any token (the PTE of the fault catalogue)."""
         return not self.ok and not self.left and self.tokens == 0 and self.ended != "skipped"

@@ -1,6 +1,7 @@
 """Promises about the drill itself: what was to go wrong did. A drill whose fault missed proves nothing."""
 
 from chaos.evidence import Evidence
+from chaos.history import percentile
 from chaos.promises import TOLERANCE_S, Promise, Verdict
 
 
@@ -67,6 +68,22 @@ def late_answers_are_counted(evidence: Evidence) -> Verdict:
         evidence.increase("gir_attempts_wasted_total", {"cluster": cluster}) for cluster in evidence.facts.victims
     )
     return Verdict("attempts given up are counted", f">= {moved} (requests moved)", f"{wasted:.0f}", wasted >= moved)
+
+
+def victims_were_slower(factor: float) -> Promise:
+    """Some stream sent to a victim during the fault had gaps `factor` times as long as usual there."""
+
+    def judge(evidence: Evidence) -> Verdict:
+        fault_s, heal_s = evidence.at("fault"), evidence.at("heal")
+        streams = [r for r in evidence.experiment if r.cluster in evidence.facts.victims and r.gap_ms is not None]
+        before = percentile([r.gap_ms or 0.0 for r in streams if r.end_s <= fault_s], 0.5)
+        worst = max((r.gap_ms or 0.0 for r in streams if fault_s <= r.sent_s <= heal_s), default=0.0)
+        if not before:
+            return Verdict("the fault hit", f"gaps x {factor:g}", "no stream before it", False)
+        shown = f"{worst:.0f} ms (before: {before:.0f} ms)"
+        return Verdict("the fault hit: gaps of a victim's stream", f">= x {factor:g}", shown, worst >= factor * before)
+
+    return judge
 
 
 def health_never_changes(evidence: Evidence) -> Verdict:

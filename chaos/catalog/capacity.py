@@ -3,7 +3,7 @@
 from chaos.drill import Drill
 from chaos.engine.faults import Fault
 from chaos.fleet import get
-from chaos.hits import fault_hit
+from chaos.hits import fault_hit, victims_were_slower
 from chaos.promises import (
     ALWAYS,
     EVERYBODY_HURT,
@@ -62,7 +62,7 @@ DRILLS = (
             no_error_at_all,
             victims_share_at_most(0.2, after_s=10.0, within_s=30.0),
             never_called("suspect", "dead"),
-            fault_hit("slow", at_least=2),
+            victims_were_slower(5.0),
         ),
     ),
     Drill(

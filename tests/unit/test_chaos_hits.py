@@ -11,6 +11,7 @@ from chaos.hits import (
     hidden_failures_at_most_one_each,
     late_answers_are_counted,
     nothing_sent_goes_there_after,
+    victims_were_slower,
 )
 from chaos.promises import Promise
 
@@ -75,6 +76,16 @@ def test_whoever_was_moved_left_an_attempt_behind_that_is_counted() -> None:
     wasted = counted("gir_attempts_wasted_total", 0.0, 1.0, labels='{cluster="eu-1"}')
     assert late_answers_are_counted(evidence([answered(99.0, attempts=2)], wasted)).kept
     assert not late_answers_are_counted(evidence([answered(99.0, attempts=3)], wasted)).kept
+
+
+@pytest.mark.parametrize(("gap_ms", "kept"), [(50.0, True), (20.0, False)])
+def test_a_slow_victim_shows_in_its_streams(gap_ms: float, kept: bool) -> None:
+    usual, slow = answered(10.0), answered(110.0)
+    usual.chunk_ms, usual.end_s = [100.0, 110.0, 120.0], 11.0
+    slow.chunk_ms, slow.end_s = [100.0, 100.0 + gap_ms, 100.0 + 2 * gap_ms], 112.0
+    assert victims_were_slower(5.0)(evidence([usual, slow])).kept is kept
+    assert not victims_were_slower(5.0)(evidence([slow])).kept, "there is nothing to compare with"
+    assert not victims_were_slower(5.0)(evidence([usual])).kept, "nobody met the slow victim"
 
 
 def never(*values: float) -> Evidence:
