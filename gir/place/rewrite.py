@@ -9,12 +9,13 @@ aborts by itself. A rule's target is not matched again, so rules cannot loop; al
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gir.model.cluster import ClusterStatus, ClusterView, Intent
+from gir.model.cluster import ClusterView
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ModelId
 from gir.model.orders import CanaryOrder
 from gir.model.policy import CanaryRule, PolicySnapshot, RuleMatch
-from gir.model.request import Principal
+from gir.model.request import Criticality, Principal
+from gir.place.roster import Kind, PolicyIndex, lasting
 from gir.place.trial import CanaryEvent, Rewrite, Trial, TrialState
 from gir.wire.headers import CANARY
 
@@ -25,7 +26,8 @@ _NOBODY = PolicySnapshot()
 class Rewriter:
     """Applies aliases and rules, and runs the trials behind them."""
 
-    __slots__ = ("_aliases", "_any_model", "_by_model", "_events", "_live", "_orders", "_policy", "_view", "trials")
+    __slots__ = ("_aliases", "_any_model", "_by_model", "_events", "_index", "_live", "_orders", "_policy", "_view",
+                 "trials")  # fmt: skip
 
     def __init__(self) -> None:
         self._policy = _NOBODY
@@ -35,7 +37,8 @@ class Rewriter:
         self._orders: dict[str, tuple[CanaryOrder, float]] = {}
         """What is said of each rule on every router, and when its run began."""
         self._view = ClusterView()
-        self._live: dict[str, bool] = {}
+        self._index = PolicyIndex(_NOBODY)
+        self._live: dict[Kind, bool] = {}
         self._events: list[CanaryEvent] = []
         self.trials: dict[str, Trial] = {}
 
@@ -93,6 +96,8 @@ class Rewriter:
         Rules that orders bring stand ahead of the policy's, which takes over those it has by the same name.
         """
         self._policy = policy
+        self._index = PolicyIndex(policy)
+        self._live.clear()
         self._aliases = {alias: str(each.name) for each in policy.models for alias in each.aliases}
         self._by_model, self._any_model = {}, []
         rules = [*self._launched(), *policy.rewrites]
@@ -180,8 +185,8 @@ class Rewriter:
             how = trial.state.value
             if trial.state is TrialState.RUNNING:
                 how = f"draw={draw:.4f}{'<' if arm else '>='}{threshold:.4f}"
-            if arm and not self._is_live(rule.targets[arm].model):
-                how += f" ({rule.targets[arm].model} is reported by no live cluster)"
+            if arm and not self._is_live(rule.targets[arm].model, principal):
+                how += f" ({rule.targets[arm].model} has no live cluster for this caller)"
                 arm = 0
         target = rule.targets[arm].model
         chosen = rule.targets[0].model if rule.dry_run else target
@@ -211,16 +216,19 @@ class Rewriter:
             param=CANARY.decode(),
         )
 
-    def _is_live(self, model: str) -> bool:
-        """Whether some cluster that may take work reports the model (or its alias)."""
-        live = self._live.get(model)
+    def _is_live(self, model: str, principal: Principal) -> bool:
+        """Whether some cluster that may take work of `principal` reports the model (or its alias) and has slots for it.
+
+        A caller kept to Regions where the canary is not, or reserved out of its clusters, stays with the stable target.
+        """
+        kind = self._index.kind(ModelId(self._aliases.get(model, model)), Criticality.CRITICAL, principal)
+        live = self._live.get(kind)
         if live is None:
-            name = ModelId(self._aliases.get(model, model))
-            live = self._live[model] = any(
-                state.intent is Intent.SERVE
-                and state.status is not ClusterStatus.DEAD
-                and state.status is not ClusterStatus.UNKNOWN
-                for state in self._view.by_model.get(name, ())
+            view = self._view
+            base = view.base_of.get(kind.model, kind.model)
+            live = self._live[kind] = any(
+                base in state.pools and lasting(state, state.pools[base], kind, self._index, view.fail_open)
+                for state in view.by_model.get(kind.model, ())
             )
         return live
 

@@ -21,7 +21,7 @@ from gir.model.policy import (
     TenantPolicy,
     TierPolicy,
 )
-from gir.model.request import Criticality, InferenceRequest
+from gir.model.request import Criticality, InferenceRequest, Principal
 from gir.place.loads import Ledger, Loads
 from gir.place.rendezvous import Rendezvous
 
@@ -52,14 +52,17 @@ class PolicyIndex:
         self._tenanted = any(each.tenants is not None for each in policy.clusters)
 
     def kind_of(self, request: InferenceRequest) -> Kind:
-        """The kind of `request`; residency is what both the credential and the tenant's policy allow."""
-        principal = request.principal
+        """The kind of `request`."""
+        return self.kind(request.model, request.criticality, request.principal)
+
+    def kind(self, model: ModelId, criticality: Criticality, principal: Principal) -> Kind:
+        """The kind of a request of `principal`; residency is what both the credential and the tenant's policy allow."""
         regions: frozenset[str] | None = principal.regions_allowed
         tenant = self.tenants.get(principal.tenant) if self.tenants else None
         if tenant is not None and tenant.regions is not None:
             allowed = frozenset(tenant.regions)
             regions = allowed if regions is None else allowed & regions
-        return Kind(request.model, request.criticality, regions, principal.tenant if self._tenanted else None)
+        return Kind(model, criticality, regions, principal.tenant if self._tenanted else None)
 
     def placement(self, model: ModelId) -> PlacementPolicy:
         """Placement section in force for `model`."""

@@ -4,7 +4,16 @@ import pytest
 
 from gir.model.cluster import ClusterStatus, Intent
 from gir.model.errors import RequestError
-from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, HeaderMatch, ModelPolicy, RuleMatch
+from gir.model.policy import (
+    CanaryGuard,
+    CanaryRule,
+    CanaryTarget,
+    ClusterPolicy,
+    HeaderMatch,
+    ModelPolicy,
+    RuleMatch,
+    TenantPolicy,
+)
 from gir.place import Rewriter
 from tests.support.placing import NOW_S, cluster, policy, pool, principal, view
 
@@ -71,6 +80,32 @@ def test_a_target_no_live_cluster_reports_gets_nothing():
         assert got.model == "llama"
         assert "no live cluster" in got.note
     assert ask(Rewriter(), rule, fleet=view(cluster("a"), cluster("b", pools=pools))).model == "llama-next"
+
+
+@pytest.mark.parametrize(
+    ("lab", "rules"),
+    [
+        ({"region": "us"}, {"tenants": (TenantPolicy(id="acme", regions=("eu",)),)}),
+        ({}, {"clusters": (ClusterPolicy(id="lab", tenants=("else",)),)}),
+        ({"pools": [pool(model="llama-next", slots_total=0, slots_free=0, pods_ready=0, pods_warming=2)]}, {}),
+        ({"weight": 0.0}, {}),
+    ],
+    ids=["kept to another Region", "reserved for others", "still warming", "ejected"],
+)
+def test_a_caller_whom_no_cluster_may_serve_the_canary_stays_with_the_stable_target(lab, rules):
+    fleet = view(cluster("a"), cluster("lab", **({"pools": [pool(model="llama-next")]} | lab)))
+    got = ask(Rewriter(), None, fleet=fleet, policy=policy(rewrites=(split(100),), **rules))
+    assert got.model == "llama"
+    assert "no live cluster for this caller" in got.note
+
+
+def test_residency_of_the_credential_keeps_a_caller_off_a_canary_elsewhere():
+    fleet = view(cluster("a"), cluster("lab", region="us", pools=[pool(model="llama-next")]))
+    rewriter, rules = Rewriter(), policy(rewrites=(split(100),))
+    assert ask(rewriter, None, fleet=fleet, policy=rules).model == "llama-next"
+    kept = principal(regions_allowed=frozenset({"eu"}))
+    assert ask(rewriter, None, fleet=fleet, policy=rules, caller=kept).model == "llama"
+    assert ask(rewriter, None, fleet=fleet, policy=rules).model == "llama-next"
 
 
 def test_an_exact_match_comes_before_one_that_matches_any_model():
