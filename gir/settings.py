@@ -8,7 +8,7 @@ small file up to any size. Secrets may be named by environment variable or file;
 import math
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -21,6 +21,7 @@ from gir.shape import misfits, shown
 FILE_BYTES_MAX = 1024 * 1024
 
 T = TypeVar("T")
+Further = Callable[[T, frozenset[str]], Iterable[str]]
 
 _FIELD = re.compile(r"[A-Za-z_]\w*(?:\.[\w-]+|\[\d+\])*")
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -108,8 +109,12 @@ def parse(text: str, type_: type[T], *, source: str) -> T:
     return parse_with_source(text, type_, source=source)[0]
 
 
-def parse_with_source(text: str, type_: type[T], *, source: str) -> tuple[T, Source]:
-    """The same, with where its fields stand, for what is found out later."""
+def parse_with_source(text: str, type_: type[T], *, source: str, also: Further[T] | None = None) -> tuple[T, Source]:
+    """The same, with where its fields stand, for what is found out later.
+
+    When sections do not fit their types, `also(rest, faulty)` adds what is wrong with the file without them, so that
+    one look is enough; `faulty` names the sections that are left out of `rest`.
+    """
     data, lines = _load(text, source)
     data = {} if data is None else data
     where = Source(source, lines)
@@ -117,9 +122,21 @@ def parse_with_source(text: str, type_: type[T], *, source: str) -> tuple[T, Sou
     try:
         return msgspec.convert(data, type_), where
     except msgspec.ValidationError as error:
-        complaints = [complaint for _, complaint in misfits(data, type_)]
+        found = list(misfits(data, type_))
+        complaints = [complaint for _, complaint in found]
+        if also is not None and isinstance(data, dict):
+            faulty = frozenset(re.split(r"[.\[]", path.lstrip("."), maxsplit=1)[0] for path, _ in found)
+            complaints += _of_the_rest(data, faulty, type_, also)
         where.refuse(complaints or [str(error)])
         raise
+
+
+def _of_the_rest(data: dict[str, Any], faulty: frozenset[str], type_: type[T], also: Further[T]) -> list[str]:
+    try:
+        rest = msgspec.convert({name: value for name, value in data.items() if name not in faulty}, type_)
+    except msgspec.ValidationError:
+        return []  # a section that must be there is missing or faulty itself
+    return list(also(rest, faulty))
 
 
 def host_and_port(text: str, field: str) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 Times end in `_s`; 0 never means "no limit". Secrets are named (environment, file) or given, and never printed.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -167,9 +168,19 @@ class AgentConfig(Section, frozen=True, kw_only=True):
 
 def load(path: Path) -> AgentConfig:
     """Read and check a configuration file. Raises ConfigError: a line for each fault, naming field, value and fix."""
-    config, where = parse_with_source(read_text(path), AgentConfig, source=str(path))
-    where.refuse(_faults(config, path.parent))
+    base = path.parent
+    config, where = parse_with_source(
+        read_text(path), AgentConfig, source=str(path), also=lambda rest, faulty: _of_the_rest(rest, faulty, base)
+    )
+    where.refuse(_faults(config, base))
     return config
+
+
+def _of_the_rest(rest: AgentConfig, faulty: frozenset[str], base: Path) -> Iterator[str]:
+    """Faults of a file whose `faulty` sections do not fit their types: each section is judged by itself."""
+    if "insecure_no_auth" in faulty:
+        faulty |= {"token"}
+    yield from (fault for fault in _faults(rest, base) if re.split(r"\W", fault, maxsplit=1)[0] not in faulty)
 
 
 def _faults(config: AgentConfig, base: Path) -> Iterator[str]:

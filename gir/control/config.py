@@ -169,7 +169,9 @@ def from_text(text: str, *, source: str, base: Path = Path()) -> RouterConfig:
 
     The policy's version is left to who adopts it.
     """
-    read, where = parse_with_source(text, RouterConfig, source=source)
+    read, where = parse_with_source(
+        text, RouterConfig, source=source, also=lambda rest, faulty: examine(_absolute(rest, base), faulty).errors
+    )
     config: RouterConfig = _absolute(read, base)
     where.refuse(examine(config).errors)
     return msgspec.structs.replace(config, policy=msgspec.structs.replace(config.policy, digest=digest_of(text)))

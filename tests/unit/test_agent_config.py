@@ -82,6 +82,14 @@ def test_what_is_wrong_is_named_with_its_value_and_a_fix(tmp_path: Path, change:
     assert all(re.match(r".*agent\.yaml:[67]: [a-z]", line) for line in message.splitlines())
 
 
+def test_what_fits_its_type_is_judged_beside_what_does_not(tmp_path: Path) -> None:
+    text = GOOD + "listen: nowhere\ngate: {queue_max: -1}\nscrape: {interval_s: no}\n"
+    told = [line.split("agent.yaml:")[1].split(" is ")[0] for line in complaint(tmp_path, text).splitlines()]
+    assert told == ["6: listen", "7: gate.queue_max", "8: scrape.interval_s"]
+    text = GOOD.replace("token: {value: secret-1}\n", "insecure_no_auth: maybe\n")
+    assert len(complaint(tmp_path, text).splitlines()) == 1
+
+
 def test_every_fault_is_told_at_once_with_its_line(tmp_path: Path) -> None:
     text = GOOD[: GOOD.index("pods:")] + SEVERAL_FAULTS
     told = [line.split("agent.yaml:")[1] for line in complaint(tmp_path, text).splitlines()]

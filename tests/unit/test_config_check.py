@@ -183,6 +183,21 @@ def test_faults_of_shape_are_told_all_at_once_and_in_the_order_of_the_file() -> 
     ]
 
 
+def test_what_fits_its_type_is_judged_beside_what_does_not() -> None:
+    told = complaints(
+        listen="x", telemetry={"log_level": "loud"}, store={"kind": "redis"}, policy={"forward": {"total_s": 9_999}}
+    ).splitlines()
+    fields = [line.split(": ", 1)[1].split(" ")[0] for line in told]
+    assert fields == ["listen", "telemetry.log_level", "store.url", "policy.forward.total_s"]
+
+
+def test_a_faulty_section_is_not_blamed_for_what_would_be_there() -> None:
+    limits = [{**LIMIT, "key": "demo", "tenant": "demo"}]
+    told = complaints(auth={"api_keys": [{**KEY, "id": 7}]}, policy={"limits": limits}).splitlines()
+    assert len(told) == 1
+    assert "auth.api_keys[0].id is 7" in told[0]
+
+
 def test_several_faults_of_one_check_are_told_together() -> None:
     limits = [{"name": "l"}, {"name": "l", "region": "eu", "requests_per_min": 1}]
     rewrites = [{"name": "r", "matches": [{}], "targets": [{"model": "a", "weight": 0}, {"model": "a", "weight": 0}]}]
