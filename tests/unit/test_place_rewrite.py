@@ -99,6 +99,17 @@ def test_a_caller_whom_no_cluster_may_serve_the_canary_stays_with_the_stable_tar
     assert "no live cluster for this caller" in got.note
 
 
+def test_a_cluster_given_to_somebody_else_is_out_of_reach_at_once():
+    fleet = view(cluster("a"), cluster("lab", pools=[pool(model="llama-next")]))
+    mine, theirs = [
+        policy(rewrites=(split(100),), clusters=(ClusterPolicy(id="lab", tenants=(tenant,)),))
+        for tenant in ("acme", "else")
+    ]
+    rewriter = Rewriter()
+    assert ask(rewriter, None, fleet=fleet, policy=mine).model == "llama-next"
+    assert ask(rewriter, None, fleet=fleet, policy=theirs).model == "llama", "with the same view, no beat between"
+
+
 def test_residency_of_the_credential_keeps_a_caller_off_a_canary_elsewhere():
     fleet = view(cluster("a"), cluster("lab", region="us", pools=[pool(model="llama-next")]))
     rewriter, rules = Rewriter(), policy(rewrites=(split(100),))
