@@ -25,7 +25,7 @@ from gir.auth.authenticator import Authenticator
 from gir.bounds import server_limits
 from gir.catalog import Catalog
 from gir.clock import SystemClock
-from gir.control.beats import BeatServer, BeatService, Terms
+from gir.control.beats import BeatServer, BeatService, Terms, directives_for
 from gir.control.config import RouterConfig
 from gir.control.orders import OrderDesk
 from gir.control.policies import Policies
@@ -353,8 +353,8 @@ class Router:
             router=self._config.name or self._config.listen,
         )
 
-    def _directives(self, cluster: ClusterId) -> tuple[Directive, ...]:  # noqa: ARG002 - no standing orders yet
-        return ()
+    def _directives(self, cluster: ClusterId) -> tuple[Directive, ...]:
+        return directives_for(self._registry.intent_of(cluster), self._config.name or self._config.listen)
 
     def _admin_app(self, config: RouterConfig) -> web.Application:
         app = build_app(

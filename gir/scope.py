@@ -105,7 +105,7 @@ class Scope:
         if self.placement is None or placement.ranked:
             self.placement = placement
         for candidate in placement.ranked:
-            if not candidate.probation or stages.registry.claim_probation(candidate.cluster, now_s):
+            if not candidate.probation or stages.registry.may_take(candidate.cluster, now_s):
                 return candidate
         return None
 

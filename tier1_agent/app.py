@@ -31,7 +31,7 @@ from gir.telemetry.admin import (
 )
 from gir.telemetry.logs import AccessLog, LogSink, capture_standard_logging, make_logger
 from gir.telemetry.metrics import AgentMetrics
-from gir.wire.beats import Directive
+from gir.wire.beats import Directive, Drain
 from tier1_agent.beats import BeatClient
 from tier1_agent.capacity import report
 from tier1_agent.catalogue import Catalogue
@@ -203,7 +203,12 @@ class Agent:
         self._status.mount(app)
 
         async def links(_: Any) -> Any:
-            return json_response({"routers": self._beats.state() if self._beats is not None else []})
+            beats = self._beats
+            if beats is None:
+                return json_response({"routers": [], "unwanted": False, "in_flight": self._server.exchanges_open})
+            return json_response(
+                {"routers": beats.state(), "unwanted": beats.unwanted, "in_flight": self._server.exchanges_open}
+            )
 
         app.router.add_get("/admin/routers", links)
         return app
@@ -291,7 +296,11 @@ class Agent:
             self._log.warning("the event loop stood still", late_s=round(late_s, 3))
 
     def _directed(self, router: str, directives: tuple[Directive, ...]) -> None:
-        self._log.info("directives", router=router, directives=[repr(one) for one in directives])
+        """A router has changed its mind. That is shown and goes no further: others may want what one does not."""
+        drains = [one.reason for one in directives if isinstance(one, Drain)]
+        self._metrics.drain_asked.child(router).set(bool(drains))
+        unwanted = self._beats is not None and self._beats.unwanted
+        self._log.info("directives", router=router, directives=[repr(one) for one in directives], unwanted=unwanted)
 
     def _task_failed(self, name: str, error: BaseException) -> None:
         self._metrics.task_failures.child(name.partition(" ")[0]).inc()

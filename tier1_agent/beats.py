@@ -74,6 +74,12 @@ class BeatClient:
         """Routers that acknowledge beats now."""
         return sum(link.up for link in self._links.values())
 
+    @property
+    def unwanted(self) -> bool:
+        """Every router that acknowledges beats sends nothing new here, on purpose."""
+        heard = [link for link in self._links.values() if link.up]
+        return bool(heard) and all(any(isinstance(one, wire.Drain) for one in link.directives) for link in heard)
+
     def state(self) -> list[LinkState]:
         """Every link, for the admin page."""
         return [link.state() for link in self._links.values()]

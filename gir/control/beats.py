@@ -17,6 +17,7 @@ import msgspec
 
 from gir.clock import Clock
 from gir.model.beat import AgentHello, BeatReport
+from gir.model.cluster import Intent
 from gir.model.ids import ClusterId
 from gir.telemetry.logs import Logger
 from gir.telemetry.metrics import RouterMetrics
@@ -68,6 +69,11 @@ class _Stream:
         self.cluster = hello.cluster
         self.epoch = hello.epoch
         self.said_goodbye = False
+
+
+def directives_for(intent: Intent, router: str) -> tuple[wire.Directive, ...]:
+    """What `router` tells the agent of a cluster with this intent: that it sends nothing new, and why."""
+    return () if intent is Intent.SERVE else (wire.Drain(f"{intent.value} at {router}"),)
 
 
 class BeatService:

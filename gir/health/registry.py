@@ -177,14 +177,14 @@ class Registry:
         self._attempt_failed(record, attempt, now_s)
 
     def may_take(self, cluster: ClusterId, now_s: float) -> bool:
-        """Ask before each dispatch. False: its breaker is half open and another request is already trying."""
+        """Ask before a dispatch. False: its breaker is half open and another request is already trying."""
         record = self._records.get(cluster)
         return record is not None and (not record.on_probation or record.breaker.claim(now_s))
 
-    def claim_probation(self, cluster: ClusterId, now_s: float) -> bool:
-        """Take the one request a half-open breaker admits. False: take another cluster."""
+    def intent_of(self, cluster: ClusterId) -> Intent:
+        """What operators and policy want of a cluster."""
         record = self._records.get(cluster)
-        return record is not None and record.breaker.claim(now_s)
+        return Intent.SERVE if record is None else record.intent
 
     def heed(self, orders: Mapping[str, ClusterOrder], now_s: float) -> None:
         """Take over what operators say at run time, where it is new; of clusters yet to come, when they come."""

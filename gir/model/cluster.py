@@ -101,7 +101,7 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     unreachable: bool = False
     """Lost, and its data path answers no probes: what is silent there has ended."""
     probation: bool = False
-    """Its breaker is half open: exactly one request may go, after `Registry.claim_probation`."""
+    """Its breaker is half open: exactly one request may go, after `Registry.may_take`."""
     reason: str = ""
     """Why status and weight are what they are, in one line."""
     labels: Mapping[str, str] = {}

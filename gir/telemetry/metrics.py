@@ -301,6 +301,7 @@ class AgentMetrics:
             "gir_agent_beats_total", "Beats by router: acknowledged, refused or lost.", "router", "result"
         )
         self.beat_streams = gauge("gir_agent_beat_stream_up", "1 while a router acknowledges beats.", "router")
+        self.drain_asked = gauge("gir_agent_drain_asked", "1 while a router sends nothing new, on purpose.", "router")
         self.beat_connects = counter("gir_agent_beat_connects_total", "Streams opened to a router.", "router", "result")
         self.beat_ack_s = histogram("gir_agent_beat_ack_seconds", "From a beat to its acknowledgement.", LATENCY_S)
         self.loop_stalls = counter("gir_agent_loop_stalls_total", "Times the event loop stood still.")

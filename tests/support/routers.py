@@ -196,6 +196,12 @@ class Site:
         )
         self._client.start()
 
+    @property
+    def client(self) -> BeatClient:
+        """Its half of the beats."""
+        assert self._client is not None, "not started"
+        return self._client
+
     async def close(self) -> None:
         """Stop both."""
         if self._client is not None:

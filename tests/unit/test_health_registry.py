@@ -163,7 +163,6 @@ def test_failing_attempts_open_the_breaker_and_one_probation_leads_back_through_
     assert "breaker half open" in fleet.line()
     assert fleet.registry.may_take(US, fleet.now_s)
     assert not fleet.registry.may_take(US, fleet.now_s)
-    assert not fleet.registry.claim_probation(US, fleet.now_s)
     assert fleet.registry.may_take(EU, fleet.now_s)
     fleet.attempts("us-1", AttemptResult.OK)
     assert "us-1:RAMPING w=0.10 ramp 0.0s of 30s" in fleet.line()
