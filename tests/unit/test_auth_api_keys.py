@@ -84,6 +84,16 @@ def test_a_key_never_allows_more_than_its_tenant_may() -> None:
     assert principal.criticality_max is principal.criticality_default is Criticality.SHEDDABLE
 
 
+def test_a_tenant_never_lends_a_key_more_than_the_key_may() -> None:
+    policy = TenantPolicy(id=TenantId("acme"), models=(ModelId("llama"), ModelId("qwen")), regions=("eu", "us"))
+    record = key_record("gir_secret", models=(ModelId("llama"),), regions=("eu", "asia"), criticality_max="sheddable")
+    principal = gate(AuthSettings(api_keys=(record,)), policy).known(b"gir_secret", NOW_S)
+    assert principal is not None
+    assert principal.models_allowed == {"llama"}
+    assert principal.regions_allowed == {"eu"}
+    assert principal.criticality_max is Criticality.SHEDDABLE
+
+
 @pytest.mark.parametrize(
     ("first", "second"), [({"id": "a"}, {"id": "a", "key_sha256": "0" * 64}), ({"id": "a"}, {"id": "b"})]
 )
