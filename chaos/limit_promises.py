@@ -13,6 +13,8 @@ from chaos.promises import SAMPLES_MIN, TOLERANCE_S, Promise, Verdict
 
 WINDOW_S = 60.0
 """What limits count in; it does not scale."""
+_STORES = ("limit store", "orders store")
+"""Lines by which the two users of the one Redis say that it is gone; how often is judged of the first."""
 _CLOCK_S = 0.05
 """A log line's wall time against the client's clock."""
 
@@ -59,10 +61,10 @@ def within_the_limit(over_max: float, *, extra_limits: int = 0, until: str = "en
     return judge
 
 
-def decided_at_once(first_s: float, then_s: float) -> Promise:
+def decided_at_once(first_s: float, then_s: float, *, returns: bool = False) -> Promise:
     """The store's absence costs whoever asks at that moment `first_s` at most, and everybody later `then_s`: the
     median says what a decision takes, and nobody later waits for the store at all. `first_s` includes the tolerance
-    of a timer, and neither is scaled."""
+    of a timer, and neither is scaled. A store that `returns` before the heal may be waited for again."""
 
     def judge(evidence: Evidence) -> Verdict:
         during = [(r, d) for r in evidence.records if _during(evidence, r) and (d := _decision(evidence, r))]
@@ -76,7 +78,7 @@ def decided_at_once(first_s: float, then_s: float) -> Promise:
         kept = (
             len(refused_ms) >= SAMPLES_MIN
             and slowest_ms <= (first_s + TOLERANCE_S) * 1e3
-            and later == 0
+            and (returns or later == 0)
             and median_ms <= then_s * 1e3
         )
         shown = (
@@ -101,7 +103,7 @@ def one_line_an_outage(*, routers: int) -> Promise:
             and evidence.at("fault") - _CLOCK_S <= line.at_s <= evidence.at("heal")
         ]
         names = {line.router for line in gone}
-        errors = [line for line in lines if line.level in ("error", "critical") and line.event != "limit store"]
+        errors = [line for line in lines if line.level in ("error", "critical") and line.event not in _STORES]
         shown = f"{len(gone)} lines from {len(names)} routers, {len(errors)} other errors"
         if errors:
             shown += f" ({errors[0].text[:120]})"

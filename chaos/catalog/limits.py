@@ -194,7 +194,7 @@ DRILLS = (
         promises=(
             *WITHIN_LIMITS,
             within_the_limit(0.05),
-            decided_at_once(0.060, 0.001),
+            decided_at_once(0.060, 0.001, returns=True),
             one_line_an_outage(routers=ROUTERS),
             degraded_seen(ROUTERS),
             whole_again_within(5.0),

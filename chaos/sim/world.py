@@ -41,9 +41,9 @@ class SharedStore:
         await self._travel()
         return self._world.counters.exchange_now(takes, claims)
 
-    async def census(self, replica: str, ttl_s: float) -> Census:
+    async def census(self, replica: str, ttl_s: float, absent_s: float) -> Census:
         await self._travel()
-        return await self._world.counters.census(replica, ttl_s)
+        return await self._world.counters.census(replica, ttl_s, absent_s)
 
     async def close(self) -> None:
         """Nothing is held."""

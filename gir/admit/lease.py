@@ -39,9 +39,9 @@ class RateLease:
     """Units in hand of one counter. `local` when the store is in this process: next to nothing is drawn ahead."""
 
     __slots__ = (
-        "_cap_at_loss", "_demand_per_s", "_denied_need", "_denied_until_s", "_drawn", "_heard_s", "_loss", "_own",
-        "_shift", "_since_s", "_spent", "_used_s", "in_hand", "key", "live", "local", "owed", "rate", "remaining",
-        "reset_at_s", "retry_at_s", "stamp", "waiting",
+        "_cap_at_loss", "_demand_per_s", "_denied_need", "_denied_until_s", "_drawn", "_heard_s", "_loss",
+        "_own", "_shift", "_since_s", "_spent", "_used_s", "absent", "absent_since_s", "in_hand", "key", "live",
+        "local", "owed", "rate", "remaining", "reset_at_s", "retry_at_s", "stamp", "waiting",
     )  # fmt: skip
 
     def __init__(self, key: str, rate: Rate, *, local: bool, now_s: float) -> None:
@@ -49,6 +49,10 @@ class RateLease:
         self.rate = rate
         self.local = local
         self.live = 1
+        """Replicas that share the limit."""
+        self.absent = 0
+        """Those of them that fell silent. They may be serving by their share, so it is left to them."""
+        self.absent_since_s = 0.0
         self.in_hand = 0
         self.stamp = 0
         """Store segment that the units in hand are counted in."""
@@ -141,7 +145,14 @@ class RateLease:
             self._since_s, self._spent = now_s, 0
         ahead = min(int(self._demand_per_s * AHEAD_S), self.ahead_max - self.in_hand)
         want = max(lacking, self.waiting - self.in_hand) + max(0, ahead)
-        return Take(self.key, self.rate, lacking, want, owed)
+        return Take(self.key, self._left_to_us(now_s) if self.absent else self.rate, lacking, want, owed)
+
+    def _left_to_us(self, now_s: float) -> Rate:
+        """The limit without the shares of those who fell silent. They take effect over one window, as fast as what the
+        silent have taken from the store leaves it."""
+        passed = min(1.0, (now_s - self.absent_since_s) / self.rate.window_s)
+        limit = max(1, int(self.rate.limit * (1.0 - self.absent / self.live * passed)))
+        return Rate(limit, self.rate.window_s, min(self.rate.burst, limit))
 
     @property
     def ahead_max(self) -> int:

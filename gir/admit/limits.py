@@ -13,7 +13,7 @@ import msgspec
 from gir.admit.estimate import TokenEstimator
 from gir.admit.lease import RateLease, Within
 from gir.admit.ports import Census, LimitStore, LocalLimitStore
-from gir.admit.pump import LimitObserver, Pump, SilentLimitObserver
+from gir.admit.pump import REPLICA_TTL_S, LimitObserver, Pump, SilentLimitObserver
 from gir.admit.reservation import (
     HEADER_NAMES,
     LimitExceeded,
@@ -68,6 +68,8 @@ class Limiter:
         self._store = store
         self._rules = tuple(rules)
         self._live = self._replicas_min = replicas_min
+        self._absent = 0
+        """Of the `_live`, those that fell silent: their share is theirs."""
         self._local = store if isinstance(store, LocalLimitStore) else None
         self._counters = Counters(rules, region=region, local=self._local is not None)
         self._counters.spread(replicas_min)
@@ -218,10 +220,10 @@ class Limiter:
                 lease.waiting -= wanted
 
     def _heard(self, census: Census) -> None:
-        live = max(census.live, self._replicas_min, 1)
-        if live != self._live:
-            self._live = live
-            self._counters.spread(live)
+        live, absent = max(census.live, self._replicas_min - census.absent, 1), census.absent
+        if (live + absent, absent) != (self._live, self._absent):
+            self._live, self._absent = live + absent, absent
+            self._counters.spread(self._live, absent, self._clock.monotonic_s() - REPLICA_TTL_S)
 
     # Judge alone
 
@@ -370,6 +372,7 @@ class Limiter:
                 self._note(slot)
         if self._local is None and self._pump.breaker.up:
             await self._pump.exchange()
+            await self._pump.leave()
         await self._store.close()
 
 

@@ -84,6 +84,8 @@ class Census(msgspec.Struct, frozen=True):
 
     live: int
     """Replicas heard of lately, this one included."""
+    absent: int = 0
+    """Replicas that fell silent without leaving: they may be serving by their own share, cut off from the store."""
 
 
 class LimitStore(Protocol):
@@ -95,8 +97,12 @@ class LimitStore(Protocol):
     async def exchange(self, takes: Sequence[Take], claims: Sequence[Claim]) -> Replies:
         """One round trip for all questions, in 50 ms or not at all. Raises StoreError."""
 
-    async def census(self, replica: str, ttl_s: float) -> Census:
-        """Say that `replica` lives; hear who else does. Raises StoreError."""
+    async def census(self, replica: str, ttl_s: float, absent_s: float) -> Census:
+        """Say that `replica` (name#id) lives; hear who else does. Raises StoreError.
+
+        Who is silent for `ttl_s` is absent for `absent_s`, unless a newcomer of its name has taken its place meanwhile.
+        `absent_s` 0: this one leaves for good.
+        """
 
     async def close(self) -> None:
         """Give back connections."""

@@ -6,6 +6,7 @@ connection, because it owns none.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -23,6 +24,8 @@ SWEEP_COUNT = 500
 """Counters looked at in one tick: bounded, so that many counters never hold up the loop."""
 HEARTBEAT_S = 2.0
 REPLICA_TTL_S = 6.0
+ABSENT_S = 600.0
+"""How long the share of a replica that fell silent is kept for it: crashed, or cut off from the store and serving."""
 
 
 class LimitObserver(Protocol):
@@ -169,6 +172,12 @@ class Pump:
         for (slot, claim), places in zip(claims, claimed, strict=True):
             slot.claimed(claim, places, now_s)
 
+    async def leave(self) -> None:
+        """Say that this replica is gone for good, if the store can be had: nobody then keeps a share for it."""
+        if self.breaker.up:
+            with contextlib.suppress(StoreError):
+                _ = await self._store.census(self._replica, REPLICA_TTL_S, 0.0)
+
     async def _heartbeat(self) -> None:
         now_s = self._clock.monotonic_s()
         due_s = self._heartbeat_at_s if self.breaker.up else self.breaker.probe_at_s
@@ -178,7 +187,7 @@ class Pump:
         try:
             if not self.breaker.up:
                 await self._store.connect()
-            census = await self._store.census(self._replica, REPLICA_TTL_S)
+            census = await self._store.census(self._replica, REPLICA_TTL_S, ABSENT_S)
         except StoreError as error:
             self._failed(error)
             return

@@ -53,6 +53,8 @@ class Counters:
         self._region = region
         self._local = local
         self._live = 1
+        self._absent = (0, 0.0)
+        """Replicas that fell silent, and since when their shares are kept for them."""
         self._plans: dict[tuple[TenantId, ModelId, ModelId, str], Plan] = {}
         self._sweep: Iterator[RateLease | SlotLease] = iter(())
 
@@ -72,11 +74,13 @@ class Counters:
         self.rules = tuple(rules)
         self._plans.clear()
 
-    def spread(self, live: int) -> None:
-        """So many replicas share each limit from now on."""
+    def spread(self, live: int, absent: int = 0, since_s: float = 0.0) -> None:
+        """So many replicas share each limit from now on; `absent` of them fell silent at `since_s`."""
         self._live = live
+        self._absent = (absent, min(since_s, self._absent[1]) if self._absent[0] else since_s)
         for rate in self.rates.values():
             rate.live = live
+            rate.absent, rate.absent_since_s = self._absent
         for slot in self.slots.values():
             slot.live = live
 
@@ -129,6 +133,7 @@ class Counters:
         if lease is None:
             lease = self.rates[key] = RateLease(key, rate, local=self._local, now_s=now_s)
             lease.live = self._live
+            lease.absent, lease.absent_since_s = self._absent
         lease.rate = rate
         return lease
 

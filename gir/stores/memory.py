@@ -19,6 +19,9 @@ class MemoryStore:
         self._places: dict[str, dict[str, tuple[int, float]]] = {}
         """Places held in each slot counter, by replica, and when each claim lapses."""
         self._seen: dict[str, float] = {}
+        """When each replica falls silent if it is not heard again."""
+        self._joined: dict[str, float] = {}
+        """When each newcomer came, until it has taken the place of one that fell silent."""
         self._calls = 0
 
     def __repr__(self) -> str:
@@ -37,11 +40,34 @@ class MemoryStore:
     async def connect(self) -> None:
         """Nothing to connect to."""
 
-    async def census(self, replica: str, ttl_s: float) -> Census:
+    async def census(self, replica: str, ttl_s: float, absent_s: float) -> Census:
         now_s = self._clock.monotonic_s()
-        self._seen[replica] = now_s + ttl_s
-        self._seen = {name: until_s for name, until_s in self._seen.items() if until_s > now_s}
-        return Census(len(self._seen))
+        if absent_s == 0:
+            self._forget(replica)
+        else:
+            if replica not in self._seen:
+                self._joined[replica] = now_s
+            self._seen[replica] = now_s + ttl_s
+        absent = 0
+        for silent, until_s in list(self._seen.items()):
+            if until_s > now_s:
+                continue
+            heirs = (
+                new
+                for new, joined_s in self._joined.items()
+                if self._seen[new] > now_s and _follows(new, joined_s, silent, until_s - ttl_s)
+            )
+            heir = next(heirs, None)
+            if heir is not None or until_s + absent_s <= now_s:
+                self._forget(silent)
+                self._joined.pop(heir or silent, None)
+            else:
+                absent += 1
+        return Census(len(self._seen) - absent, absent)
+
+    def _forget(self, replica: str) -> None:
+        self._seen.pop(replica, None)
+        self._joined.pop(replica, None)
 
     async def close(self) -> None:
         """Nothing is held."""
@@ -69,3 +95,8 @@ class MemoryStore:
     def _sweep(self, now_s: float) -> None:
         self._meters = {key: held for key, held in self._meters.items() if held[1] > now_s}
         self._places = {key: holders for key, holders in self._places.items() if holders}
+
+
+def _follows(newcomer: str, joined_s: float, silent: str, heard_s: float) -> bool:
+    """Whether a newcomer has taken the place of one that was last heard at `heard_s`: it has its name."""
+    return newcomer != silent and newcomer.rpartition("#")[0] == silent.rpartition("#")[0] and joined_s >= heard_s

@@ -4,7 +4,6 @@ What a lost call means for a counter is judged by `RateLease.lost`.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -45,9 +44,10 @@ class RedisStore:
             raise StoreError(f"Redis answered nonsense: {error}") from error
         return Replies(taken, claimed)
 
-    async def census(self, replica: str, ttl_s: float) -> Census:
-        live: Any = await self._link.run(self._census, [f"{self._prefix}live"], [replica, ttl_s], CALL_S)
-        return Census(int(live))
+    async def census(self, replica: str, ttl_s: float, absent_s: float) -> Census:
+        keys = [f"{self._prefix}live", f"{self._prefix}joined"]
+        live, absent = await self._link.run(self._census, keys, [replica, ttl_s, absent_s], CALL_S)
+        return Census(int(live), int(absent))
 
     async def connect(self) -> None:
         await self._link.connect()

@@ -163,11 +163,53 @@ async def test_a_lowered_limit_takes_no_place_from_its_holder(store: LimitStore)
     assert await claim(store, "a", 8, limit=5) == (5, 0)
 
 
-async def test_census_counts_the_living(store: LimitStore) -> None:
-    assert (await store.census("a", 5.0)).live == 1
-    assert (await store.census("b", 0.05)).live == 2
+async def census(store: LimitStore, replica: str, ttl_s: float = 5.0, absent_s: float = 5.0) -> tuple[int, int]:
+    found = await store.census(replica, ttl_s, absent_s)
+    return found.live, found.absent
+
+
+async def test_census_counts_the_living_and_those_who_fell_silent(store: LimitStore) -> None:
+    assert await census(store, "a#1") == (1, 0)
+    assert await census(store, "b#1", 0.05) == (2, 0)
     await asyncio.sleep(0.08)
-    assert (await store.census("a", 5.0)).live == 1
+    assert await census(store, "a#1") == (1, 1)
+    assert await census(store, "b#1") == (2, 0)
+
+
+async def test_the_silent_are_forgotten_in_the_end(store: LimitStore) -> None:
+    await census(store, "b#1", 0.05)
+    await asyncio.sleep(0.08)
+    assert await census(store, "a#1", absent_s=5.0) == (1, 1)
+    assert await census(store, "a#1", absent_s=0.01) == (1, 0)
+
+
+async def test_who_leaves_is_not_missed(store: LimitStore) -> None:
+    await census(store, "a#1")
+    assert await census(store, "b#1") == (2, 0)
+    assert await census(store, "b#1", absent_s=0.0) == (1, 0)
+    assert await census(store, "a#1") == (1, 0)
+
+
+async def test_a_newcomer_takes_the_place_of_one_silent_namesake(store: LimitStore) -> None:
+    for replica in ("b#1", "b#2", "c#1"):
+        await census(store, replica, 0.2)
+    assert await census(store, "b#3", 0.2) == (4, 0)
+    await asyncio.sleep(0.12)
+    await census(store, "b#3", 0.2)
+    await asyncio.sleep(0.12)
+    assert await census(store, "b#3", 0.2) == (1, 2)
+    assert await census(store, "b#3", 0.2) == (1, 2), "one newcomer takes one place"
+    assert await census(store, "c#2", 0.2) == (2, 1)
+
+
+async def test_whoever_was_there_before_takes_nobodys_place(store: LimitStore) -> None:
+    await census(store, "b#1", 0.2)
+    await asyncio.sleep(0.03)
+    await census(store, "b#2", 0.2)
+    await asyncio.sleep(0.12)
+    await census(store, "b#1", 0.2)
+    await asyncio.sleep(0.12)
+    assert await census(store, "b#1", 0.2) == (1, 1)
 
 
 async def test_many_at_once_never_take_more_than_the_limit(store: LimitStore) -> None:

@@ -61,9 +61,9 @@ class RemoteStore:
         await self._trip()
         return self.inner.exchange_now(takes, claims)
 
-    async def census(self, replica: str, ttl_s: float) -> Census:
+    async def census(self, replica: str, ttl_s: float, absent_s: float) -> Census:
         await self._trip()
-        return await self.inner.census(replica, ttl_s)
+        return await self.inner.census(replica, ttl_s, absent_s)
 
     async def close(self) -> None:
         """Nothing is held."""

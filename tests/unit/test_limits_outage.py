@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
+from gir.admit.limits import Limiter
 from gir.model.policy import LimitRule
 from gir.model.request import Criticality, Usage
 from gir.stores.memory import MemoryStore
-from tests.support.limiting import Replicas, request
+from tests.support.limiting import LoopClock, RemoteStore, Replicas, request
 
 pytestmark = [pytest.mark.looptime(noop_cycles=2), pytest.mark.slow]
 LIMIT = 300
@@ -140,6 +141,43 @@ async def test_what_was_used_during_the_outage_is_told_afterwards() -> None:
     await replicas.close()
     assert used > 90
     assert row["remaining"] == pytest.approx(LIMIT - used, abs=2)
+
+
+class CutOff(RemoteStore):
+    """One replica's own way to the store, which can be cut while the others' holds."""
+
+    def __init__(self, shared: RemoteStore, clock: LoopClock) -> None:
+        super().__init__(clock)
+        self.inner = shared.inner
+
+
+@pytest.mark.parametrize("lasts_s", [30.0, 200.0])
+@pytest.mark.parametrize("shares", [(5.0, 5.0), (9.0, 1.0), (1.0, 9.0)], ids=["even", "busy", "idle"])
+async def test_a_replica_that_is_cut_off_alone_finds_its_share_kept(shares: tuple[float, ...], lasts_s: float) -> None:
+    replicas = Replicas(rules(), 1)
+    cut = CutOff(replicas.store, replicas.clock)
+    alone = Limiter(rules(), cut, clock=replicas.clock, replica="gir-cut")
+    replicas.limiters.append(alone)
+    await replicas.start()
+    traffic = asyncio.ensure_future(replicas.traffic(shares, 90.0 + lasts_s + 80.0))
+    await asyncio.sleep(90.0)
+    cut.fault = "frozen"
+    await asyncio.sleep(lasts_s)
+    cut.fault = None
+    await traffic
+    await replicas.close()
+    assert replicas.log.worst_window() <= LIMIT * 1.10
+    # Nobody is starved for it: the minute after the cut lets in nearly all of the limit, if both ask for their share.
+    if min(shares) * 60.0 >= LIMIT / 2:
+        assert replicas.log.between(95.0, 155.0) >= LIMIT * 0.85
+
+
+async def test_the_share_of_one_that_left_is_nobodys() -> None:
+    replicas = await started(count=2)
+    await replicas.limiters[1].close()
+    await replicas.traffic([10.0, 0.0], 130.0)
+    await replicas.close()
+    assert replicas.log.between(65.0, 125.0) >= LIMIT * 0.95
 
 
 async def test_an_empty_store_gives_at_most_one_limit_extra() -> None:
