@@ -111,6 +111,8 @@ class Recorder:
         self._served = _Bundles(_Served, metrics)
         self._tries = _Bundles(_Tries, metrics)
         self._placed = _Bundles(_placed, metrics)
+        self._models: set[str] = set()
+        """Those that a cluster was found for, once."""
 
     def placed(self, cluster: str, reason: str) -> None:
         """Count a dispatch when it is made: a cluster's last one must be seen even while it runs or hangs."""
@@ -136,8 +138,7 @@ class Recorder:
         request = scope.request
         now_s = self._clock.monotonic_s()
         # A model nobody serves is a name from outside: it must not become a label.
-        known = request is not None and (scope.placement is None or scope.placement.model_known)
-        model = request.model if request is not None and known else _UNKNOWN
+        model = request.model if request is not None and self._serves(request.model, scope.placement) else _UNKNOWN
         tenant = request.principal.tenant if request is not None else _UNKNOWN
         criticality = request.criticality.label if request is not None else _UNKNOWN
         ends = self._ends[model, tenant, criticality, scope.outcome]
@@ -156,6 +157,16 @@ class Recorder:
             self._unusual(scope, tenant, criticality)
         if self._access_log is not None:
             self._access_log.write(self._line(scope, now_s, bytes_sent))
+
+    def _serves(self, model: str, placement: Placement | None) -> bool:
+        """Whether the fleet has `model`. What was refused before it was placed may name anything: then only a model
+        that has been placed before counts.
+        """
+        if placement is None:
+            return model in self._models
+        if placement.model_known:
+            self._models.add(model)
+        return placement.model_known
 
     def _rarer_tokens(self, usage: Usage, model: str, tenant: str) -> None:
         tokens = self._metrics.tokens

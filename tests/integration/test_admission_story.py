@@ -294,3 +294,18 @@ async def test_a_client_that_has_the_end_may_leave_and_one_that_leaves_before_pa
     assert scope.status == (200 if outcome is Outcome.COMPLETED else 0)
     (row,) = router.ledger.rows()
     assert (row.completion_tokens, row.estimated_requests) == (4, estimated), "four tokens, not seven or eight events"
+
+
+async def test_names_that_clients_make_up_become_neither_series_nor_rows(start: Start) -> None:
+    router, _ = await start(good, LimitRule(name="r", requests_per_min=3, per=()))
+    asked = ["made-up-0", "made-up-1", "llama", "made-up-2", "llama"]
+    codes = [(await ask(router, model=model))[0] for model in asked]
+    assert codes == [404, 404, 200, 429, 429]
+    (family,) = router.metrics.requests.collect()
+    counts = {
+        (sample.labels["model"], sample.labels["outcome"]): sample.value
+        for sample in family.samples
+        if sample.name.endswith("_total")
+    }
+    assert counts == {("unknown", "rejected"): 3, ("llama", "completed"): 1, ("llama", "rejected"): 1}
+    assert {row.model: row.requests for row in router.ledger.rows()} == {"llama": 2, "(other)": 3}
