@@ -6,7 +6,7 @@ Clients send the same head on a connection again and again; the connection hands
 
 import functools
 
-from gir.auth.credentials import credential_of
+from gir.auth.credentials import credential_of, digest_of
 from gir.forward.heads import forwarded
 from gir.net.message import RequestHead
 from gir.net.pool import Endpoint
@@ -23,7 +23,8 @@ _endpoint = functools.lru_cache(maxsize=4096)(Endpoint.parse)
 class Caller:
     """The parts of one head. Raises RequestError UNAUTHENTICATED when its credentials contradict one another."""
 
-    __slots__ = ("_head", "_starts", "api", "credential", "criticality", "deadline_ms", "hops", "pinned", "session_key")
+    __slots__ = ("_head", "_starts", "api", "credential", "criticality", "deadline_ms", "digest", "hops", "pinned",
+                 "session_key")  # fmt: skip
 
     def __init__(self, head: RequestHead) -> None:
         get = head.get
@@ -31,6 +32,7 @@ class Caller:
         self._starts: dict[tuple[str, bytes, bool], bytes] = {}
         self.api = api_of(head.path)
         self.credential = credential_of(get(b"authorization"), get(b"x-api-key"))
+        self.digest = digest_of(self.credential) if self.credential else None
         self.criticality = get(names.CRITICALITY)
         self.deadline_ms = get(names.DEADLINE_MS)
         hops = get(names.HOPS)

@@ -118,7 +118,7 @@ class Pipeline:
         head = exchange.head
         stages.waiting.check_door()
         caller = caller_of(head)
-        principal = stages.authenticator.known(caller.credential, stages.clock.wall_s())
+        principal = stages.authenticator.known(caller.credential, stages.clock.wall_s(), caller.digest)
         if principal is None:
             principal = await stages.authenticator.authenticate(caller.credential)
         api = caller.api

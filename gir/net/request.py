@@ -21,7 +21,8 @@ CHUNKED = -1
 
 _METHODS = {name.encode(): name for name in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")}
 _ONCE = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect", b"content-encoding"})
-_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (0|[1-9][0-9]{0,11})(?=\r\n)")
+_LENGTH = re.compile(rb"0|[1-9][0-9]{0,11}")
+_LENGTH_LINE = re.compile(rb"\r\n[Cc]ontent-[Ll]ength: (%b)(?=\r\n)" % _LENGTH.pattern)
 _HOST = re.compile(rb"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")
 _SCHEME = re.compile(rb"https?://([^/?#@]+)", re.IGNORECASE)
 
@@ -47,27 +48,26 @@ class HeadReader:
     again, its Content-Length aside, is the same `RequestHead` again, with whatever `memo` a handler left on it.
     """
 
-    __slots__ = ("_head", "_rest")
+    __slots__ = ("_after", "_before", "_head")
 
     def __init__(self) -> None:
         self._head: RequestHead | None = None
-        self._rest = b""
-        """The last head without its Content-Length line. It held one such line, so what equals it holds no other."""
+        self._before = self._after = b""
+        """The last head's bytes before and after the number in its one Content-Length line."""
 
     def read(self, raw: bytes, limits: ServerLimits, peer: str, peer_names: tuple[str, ...]) -> RequestHead:
         """As `parse_request`. A remembered head's `headers` leave Content-Length out: `body_length` has it."""
-        line = _LENGTH_LINE.search(raw)
-        if line is None:
-            return parse_request(raw, limits, peer, peer_names)
-        rest = raw[: line.start()] + raw[line.end() :]
         head = self._head
-        if head is not None and rest == self._rest:
-            head.body_length = int(line[1])
-            return head
+        if head is not None and raw.startswith(self._before) and raw.endswith(self._after):
+            length = raw[len(self._before) : len(raw) - len(self._after)]
+            if _LENGTH.fullmatch(length):
+                head.body_length = int(length)
+                return head
         head = parse_request(raw, limits, peer, peer_names)
-        if not (head.expects_continue or head.body_encoded):
+        line = _LENGTH_LINE.search(raw)
+        if line is not None and not (head.expects_continue or head.body_encoded):
             head.drop({b"content-length"})
-            self._head, self._rest = head, rest
+            self._head, self._before, self._after = head, raw[: line.start(1)], raw[line.end(1) :]
         return head
 
 

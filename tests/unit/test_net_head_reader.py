@@ -22,7 +22,7 @@ def test_a_head_that_differs_in_its_length_only_is_the_same_head() -> None:
     reader = HeadReader()
     first = read(reader, b"X: 1", b"Content-Length: 3")
     first.memo = "mine"
-    again = read(reader, b"X: 1", b"content-length: 4000")
+    again = read(reader, b"X: 1", b"Content-Length: 4000")
     assert again is first
     assert (again.body_length, again.memo, again.get(b"x")) == (4000, "mine", b"1")
 
