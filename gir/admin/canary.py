@@ -81,7 +81,7 @@ class CanaryApi:
         self.tick()
         return json_response(
             {
-                "canaries": self._rewriter.rows(self._clock.monotonic_s()),
+                "canaries": [self._shown(trial) for trial in self._rewriter.trials.values()],
                 "events": list(self._trail),
                 "orders": self._office.where(),
             }
@@ -155,10 +155,17 @@ class CanaryApi:
             began_unix_s=max(0.0, self._clock.wall_s() - age_s),
         )
 
+    def _shown(self, trial: Trial) -> dict[str, Any]:
+        """A trial's status, and whether each target can be had now: who cannot gets nothing, whatever its share."""
+        row, view = trial.row(self._clock.monotonic_s()), self._view()
+        for target in row["targets"]:
+            target["live"] = self._rewriter.is_served(target["model"], view)
+        return row
+
     def _row(self, name: str, applied: dict[str, Any]) -> web.Response:
         self.tick()
         try:
-            row = self._rewriter.trial(name).row(self._clock.monotonic_s())
+            row = self._shown(self._rewriter.trial(name))
         except KeyError as error:  # removed by somebody else since
             raise RequestError(ErrorKind.NOT_FOUND, str(error.args[0])) from None
         return json_response(row | {"applied": applied})

@@ -63,6 +63,7 @@ def describe(row: dict[str, Any]) -> str:
     lines += [
         f"  {each['role']:<8} {each['model']:<32} {each['share']:>6.1%}  "
         f"{each['requests']} requests, {each['errors']} errors"
+        f"{'' if each.get('live', True) else '; no live cluster, so nobody is sent there'}"
         for each in row["targets"]
     ]
     return "\n".join(lines) + "\n"

@@ -7,7 +7,6 @@ aborts by itself. A rule's target is not matched again, so rules cannot loop; al
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gir.model.cluster import ClusterView
 from gir.model.errors import ErrorKind, RequestError
@@ -140,9 +139,10 @@ class Rewriter:
             listed = ", ".join(sorted(self.trials)) or "none"
             raise KeyError(f"no rewrite rule is called {rule!r}; there are: {listed}") from None
 
-    def rows(self, now_s: float) -> list[dict[str, Any]]:
-        """Status of every trial, JSON-able."""
-        return [trial.row(now_s) for trial in self.trials.values()]
+    def is_served(self, model: str, view: ClusterView) -> bool:
+        """Whether some cluster of `view` may take work for a target now, for one caller or another."""
+        name = ModelId(self._aliases.get(model, model))
+        return self._serves(Kind(name, Criticality.CRITICAL, None, None), view)
 
     def take_events(self) -> list[CanaryEvent]:
         """Audit events since the last call, oldest first."""
@@ -224,13 +224,15 @@ class Rewriter:
         kind = self._index.kind(ModelId(self._aliases.get(model, model)), Criticality.CRITICAL, principal)
         live = self._live.get(kind)
         if live is None:
-            view = self._view
-            base = view.base_of.get(kind.model, kind.model)
-            live = self._live[kind] = any(
-                base in state.pools and lasting(state, state.pools[base], kind, self._index, view.fail_open)
-                for state in view.by_model.get(kind.model, ())
-            )
+            live = self._live[kind] = self._serves(kind, self._view)
         return live
+
+    def _serves(self, kind: Kind, view: ClusterView) -> bool:
+        base = view.base_of.get(kind.model, kind.model)
+        return any(
+            base in state.pools and lasting(state, state.pools[base], kind, self._index, view.fail_open)
+            for state in view.by_model.get(kind.model, ())
+        )
 
 
 def _headers_match(match: RuleMatch, headers: Sequence[tuple[bytes, bytes]]) -> bool:

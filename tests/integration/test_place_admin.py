@@ -17,6 +17,7 @@ from gir.admin.explain import ExplainApi, ExplainAsk
 from gir.admit.limits import Limiter
 from gir.cli import canary_cmd, explain_cmd
 from gir.clock import ManualClock
+from gir.model.cluster import ClusterStatus
 from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, LimitRule, ModelPolicy, RuleMatch, TenantPolicy
 from gir.place import Placer, Rewriter
 from gir.stores.memory import MemoryStore
@@ -184,6 +185,16 @@ async def test_a_canary_is_started_promoted_and_aborted_by_command(router, capsy
     assert await command(canary_cmd, router, "start", "next") == 0
     assert [event.action for event in router.events] == ["promote", "abort", "start"]
     assert {event.by for event in router.events} == {"local"}
+
+
+async def test_a_target_without_a_live_cluster_is_pointed_out(router, capsys):
+    assert await command(canary_cmd, router, "status", "next") == 0
+    assert "no live cluster" not in capsys.readouterr().out
+    lab = cluster("dear", pools=[pool(), pool(model="llama-next")], status=ClusterStatus.DEAD)
+    router.view = view(cluster("cheap"), lab, version=2)
+    assert await command(canary_cmd, router, "status", "next") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "no live cluster" in line]
+    assert line.split()[:2] == ["canary", "llama-next"]
 
 
 async def test_a_new_canary_is_launched_by_command_and_obeyed(router, capsys):

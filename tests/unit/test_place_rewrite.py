@@ -143,7 +143,7 @@ def test_a_reload_that_raises_the_weight_keeps_results_and_moves_nobody_off():
     second = [ask(rewriter, None, policy=after, session=f"s{number}") for number in range(2_000)]
     assert all(two.arm for one, two in zip(first, second, strict=True) if one.arm)
     assert sum(each.arm for each in second) / 2_000 == pytest.approx(0.3, abs=0.03)
-    assert sum(target["requests"] for target in rewriter.rows(NOW_S)[0]["targets"]) == 100
+    assert sum(target["requests"] for target in rewriter.trial("next").row(NOW_S)["targets"]) == 100
 
 
 def test_header_conditions_must_all_hold():
@@ -282,7 +282,7 @@ def test_status_rows_tell_share_requests_and_errors():
     rewriter, rules = Rewriter(), policy(rewrites=(split(25),))
     for number in range(40):
         rewriter.observe(ask(rewriter, None, policy=rules, session=f"s{number}"), number % 4 == 0, 0.1, NOW_S)
-    (row,) = rewriter.rows(NOW_S + 10.0)
+    row = rewriter.trial("next").row(NOW_S + 10.0)
     assert row["state"] == "running"
     assert [target["share"] for target in row["targets"]] == [0.75, 0.25]
     assert sum(target["requests"] for target in row["targets"]) == 40
