@@ -209,6 +209,17 @@ def test_a_refusal_tells_what_is_left_and_when_to_come_back() -> None:
     assert dict(error.headers)[b"x-ratelimit-reset-requests"] == b"41s"
 
 
+def test_a_refusal_speaks_of_the_counter_that_refused_though_another_is_smaller() -> None:
+    small, large = (LimitRule(name=name, tokens_per_min=limit) for name, limit in (("small", 120), ("large", 500)))
+    limits, clock = limiter(msgspec.structs.replace(small, model="qwen"), large)
+    let_in(limits, clock, request(1, prompt_bytes=400, output_tokens_max=250))
+    error = refused(limits, clock, request(2, model="qwen", prompt_bytes=40, output_tokens_max=200))
+    told = dict(error.headers)
+    assert error.reason == "limit:large:tokens"
+    assert told[b"x-ratelimit-limit-tokens"] == b"500"
+    assert told[b"x-ratelimit-remaining-tokens"] == b"0", "150 are left, but none for this request"
+
+
 def test_no_rule_no_cost_no_headers() -> None:
     limits, clock = limiter()
     reservation = let_in(limits, clock, request(1))
