@@ -318,3 +318,29 @@ async def test_a_failing_canary_is_gone_within_fifty_requests_however_well_its_f
     assert trial.state.value == "aborted"
     assert canaries <= 50
     assert {(await world.ask(x_session_id=f"s-{number}"))[1]["x-gir-model"] for number in range(40)} == {"llama"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ["a", "ab"], ids=["one cluster", "two"])
+async def test_a_bad_canary_on_the_stable_models_own_clusters_costs_the_control_no_answer(
+    begin: Begin, names: str
+) -> None:
+    """Its failures eject clusters, which are then let in again or asked as a last resort; nobody else may notice."""
+
+    async def next_fails(exchange: Exchange) -> None:
+        failing = json.loads(await exchange.read_body())["model"] == "llama-next"
+        exchange.respond(500 if failing else 200, JSON, ANSWER)
+
+    both = ("eu", "reserved", ("llama", "llama-next"))
+    world = await begin(canary(50, guard=CanaryGuard()), next_fails, **dict.fromkeys(names, both))
+    control = 0
+    for number in range(100):
+        status, _, _ = await world.ask(x_session_id=f"s-{number}")
+        rewrite = world.router.recorder.ended[-1].rewrite
+        assert rewrite is not None
+        if not rewrite.arm:
+            control += 1
+            assert status == 200
+    trial = world.router.rewriter.trial("next")
+    assert (trial.state.value, control > 50) == ("aborted", True)
+    assert trial.tally["llama-next", "error"] <= 50
