@@ -120,6 +120,10 @@ class Ledger:
             self._credits.append(now_s)
         else:
             self._unseen_count -= 1
+            # Not left to the next beat: thousands would pile up, each a fresh piece of memory for the next request.
+            unseen = self._unseen
+            while unseen and unseen[0].done:
+                unseen.popleft()
         self.delta = self._unseen_count - len(self._credits)
         if not self.open:
             # Nothing runs: whatever rounding left behind is not work.

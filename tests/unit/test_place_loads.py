@@ -1,5 +1,7 @@
 """Own dispatches between two beats: counted at once, never twice, given back exactly once."""
 
+import sys
+
 import pytest
 
 from gir.model.request import Usage
@@ -30,6 +32,15 @@ def test_a_request_that_ends_before_any_beat_leaves_no_trace():
     ledger = Ledger()
     ledger.finish(send(ledger, 10.0), 10.5)
     assert (ledger.delta, ledger.open, ledger.pending_tokens, ledger.unseen_tokens) == (0, 0, 0.0, 0.0)
+
+
+def test_a_request_that_has_ended_is_not_held_until_the_next_beat():
+    ledger = Ledger()
+    first, second = send(ledger, 10.0), send(ledger, 10.1)
+    ledger.finish(second, 10.5)
+    ledger.finish(first, 10.6)
+    mine, my_argument = 1, 1
+    assert [sys.getrefcount(first), sys.getrefcount(second)] == [mine + my_argument] * 2
 
 
 def test_a_request_that_ends_after_its_beat_is_credited_until_the_next():
