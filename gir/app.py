@@ -144,7 +144,7 @@ class Router:
         access_log = AccessLog(self._sink) if config.telemetry.access_log else None
         catalog = Catalog()
         authorizations = {cluster: f"Bearer {token}".encode() for cluster, token in self._tokens.items()}
-        stages = Stages(
+        self._stages = Stages(
             clock=clock,
             policies=self._policies,
             index=PolicyIndex(),
@@ -164,7 +164,7 @@ class Router:
             response_headers=config.telemetry.response_headers,
         )
         self._server = HttpServer(
-            Pipeline(stages).handle,
+            Pipeline(self._stages).handle,
             limits=server_limits(self._policies.current),
             clock=clock,
             origin="gir",
@@ -320,13 +320,8 @@ class Router:
         config = self._config
         shared = config.store.kind == "redis"
         check_rules(policy.limits, region=config.region, shared=shared, processes=config.workers)
-        self._authenticator.apply(self._config.auth, policy.tenants)
-        self._limiter.apply(policy.limits)
-        self._waiting.apply(policy.flow)
-        self._registry.apply_policy(policy, self._clock.monotonic_s())
+        self._stages.adopt(policy, config.auth)
         self._server.limits = server_limits(policy)
-        forward = policy.forward
-        self._dispatcher.budget.configure(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
 
     def _heed(self, orders: Orders) -> None:
         """Carry out what operators order."""

@@ -19,6 +19,7 @@ from gir.admit.reservation import LimitExceeded
 from gir.admit.ticket import Room, Ticket, ticket_of
 from gir.admit.waiting import WaitingRoom
 from gir.auth.authenticator import Authenticator
+from gir.auth.settings import AuthSettings
 from gir.caller import Caller, caller_of
 from gir.clock import Clock
 from gir.forward.answer import Answer
@@ -89,6 +90,15 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of GET /v1/models/NAME; None when there is no such model."""
     response_headers: bool = True
     """Tell clients which cluster served them, and why."""
+
+    def adopt(self, policy: PolicySnapshot, auth: AuthSettings) -> None:
+        """Have every part take over a new policy, those that may refuse it first."""
+        self.authenticator.apply(auth, policy.tenants)
+        self.limiter.apply(policy.limits)
+        self.waiting.apply(policy.flow)
+        self.registry.apply_policy(policy, self.clock.monotonic_s())
+        forward = policy.forward
+        self.dispatcher.budget.configure(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
 
 
 class Pipeline:

@@ -166,7 +166,7 @@ class SimRouter:
         self.ledger = UsageLedger(since_wall_s=clock.wall_s())
         self.scopes = SeenScopes(self, self._observed)
         rewriter = Rewriter()
-        stages = Stages(
+        self.stages = Stages(
             clock=clock,
             policies=self.policies,
             index=PolicyIndex(),
@@ -185,7 +185,7 @@ class SimRouter:
             model_card=lambda _, _name: None,
         )
         self.server = SimServer(
-            Pipeline(stages).handle, limits=LIMITS, clock=clock, origin="gir", observer=Observer(loop)
+            Pipeline(self.stages).handle, limits=LIMITS, clock=clock, origin="gir", observer=Observer(loop)
         )
         self.watch = Watch(
             clock=clock,
@@ -231,11 +231,7 @@ class SimRouter:
         if policy.version <= self.policies.current.version:
             return
         self.policies.current = policy
-        self.registry.apply_policy(policy, self.clock.monotonic_s())
-        self.waiting.apply(policy.flow)
-        self.limiter.apply(policy.limits)
-        forward = policy.forward
-        self.budget.configure(share=forward.retry_budget_share, minimum=forward.retry_budget_min)
+        self.stages.adopt(policy, _keys(policy))
 
     # What watchers ask
 
