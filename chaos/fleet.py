@@ -212,9 +212,9 @@ class Fleet:
         self.store.start(within_s)
         if shape.proxied:
             self.proxies = ProxyHost()
-        for router in self.routers:
+        for number, router in enumerate(self.routers):
             router.store_url = self.store.url
-            if self.proxies is not None:
+            if self.proxies is not None and number < shape.proxied:
                 router.store_proxy = self.proxies.open(self.store.primary_port)
                 router.store_url = f"redis://127.0.0.1:{router.store_proxy.port}"
 

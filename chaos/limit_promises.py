@@ -7,16 +7,14 @@ client on a busy machine could not tell a millisecond.
 import statistics
 from collections import deque
 
-from chaos.evidence import Decision, Evidence
+from chaos.evidence import Decision, Evidence, LogLine
 from chaos.history import Record
 from chaos.promises import SAMPLES_MIN, TOLERANCE_S, Promise, Verdict
 
 WINDOW_S = 60.0
 """What limits count in; it does not scale."""
-_STORES = ("limit store", "orders store")
-"""Lines by which the two users of the one Redis say that it is gone; how often is judged of the first."""
-_CLOCK_S = 0.05
-"""A log line's wall time against the client's clock."""
+_STORES = ("limit store", "orders store", "usage totals")
+"""Lines by which the users of the one Redis say that it is gone; how often is judged of the first."""
 
 
 def steady_within_limits(evidence: Evidence) -> Verdict:
@@ -95,13 +93,7 @@ def one_line_an_outage(*, routers: int) -> Promise:
 
     def judge(evidence: Evidence) -> Verdict:
         lines = evidence.facts.log
-        gone = [
-            line
-            for line in lines
-            if line.event == "limit store"
-            and '"up":false' in line.text
-            and evidence.at("fault") - _CLOCK_S <= line.at_s <= evidence.at("heal")
-        ]
+        gone = _outages(evidence)
         names = {line.router for line in gone}
         errors = [line for line in lines if line.level in ("error", "critical") and line.event not in _STORES]
         shown = f"{len(gone)} lines from {len(names)} routers, {len(errors)} other errors"
@@ -111,6 +103,19 @@ def one_line_an_outage(*, routers: int) -> Promise:
         return Verdict("log lines that the store is gone", f"{routers}, and no other error", shown, kept)
 
     return judge
+
+
+def _outages(evidence: Evidence) -> list[LogLine]:
+    """Lines that say that the store is gone, of outages that were not over when the fault came."""
+    found: list[LogLine] = []
+    said = sorted((line for line in evidence.facts.log if line.event == "limit store"), key=lambda line: line.at_s)
+    for number, line in enumerate(said):
+        if '"up":false' not in line.text or line.at_s > evidence.at("heal"):
+            continue
+        later = (other.at_s for other in said[number + 1 :] if other.router == line.router)
+        if next(later, float("inf")) > evidence.at("fault"):
+            found.append(line)
+    return found
 
 
 def degraded_seen(routers: int) -> Promise:

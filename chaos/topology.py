@@ -45,8 +45,8 @@ class StoreShape(Shape, frozen=True, kw_only=True):
 
     kind: Literal["memory", "redis", "sentinel"] = "memory"
     """`sentinel`: a primary, its replica, and a sentinel that promotes it."""
-    proxied: bool = False
-    """Each router reaches it through a proxy of its own, that drills can poison."""
+    proxied: int = 0
+    """So many routers, from the first, reach it each through a proxy of its own, that drills can poison."""
 
 
 class KeyShape(Shape, frozen=True, kw_only=True):

@@ -64,11 +64,11 @@ async def _hurry(stage: Stage) -> None:
 
 
 async def _cut_one(stage: Stage) -> None:
-    await stage.poison(CUT, stage.store_proxies[:1])
+    await stage.poison(CUT, stage.store_proxies)
 
 
 async def _mend_one(stage: Stage) -> None:
-    await stage.cure(CUT.name, stage.store_proxies[:1])
+    await stage.cure(CUT.name, stage.store_proxies)
 
 
 async def _flush(stage: Stage) -> None:
@@ -111,7 +111,7 @@ DRILLS = (
         heal=_mend_one,
         victims=(),
         routers=ROUTERS,
-        store=StoreShape(kind="redis", proxied=True),
+        store=StoreShape(kind="redis", proxied=1),
         limited=True,
         during_s=OUTAGE_S,
         promises=(
@@ -158,7 +158,7 @@ DRILLS = (
         heal=_hurry,
         victims=(),
         routers=ROUTERS,
-        store=StoreShape(kind="redis", proxied=True),
+        store=StoreShape(kind="redis", proxied=ROUTERS),
         limited=True,
         during_s=OUTAGE_S,
         promises=(*OUTAGE, within_the_limit(0.10), fault_hit(SLOW.name)),

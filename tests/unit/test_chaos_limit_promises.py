@@ -117,6 +117,8 @@ def test_an_outage_is_said_once_by_each_router() -> None:
     assert kept(promise, evidence([], log=both))
     assert not kept(promise, evidence([], log=[*both, line("a", 150.0)])), "said again"
     assert not kept(promise, evidence([], log=both[:1])), "one of them said nothing"
+    early = [line("a", 99.0), line("b", 50.0), line("b", 60.0, up=True), line("b", 100.2)]
+    assert kept(promise, evidence([], log=early)), "what was over before does not count, what lasts does"
     assert not kept(promise, evidence([], log=[*both, line("a", 5.0, event="handler failed")]))
 
 
