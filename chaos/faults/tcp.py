@@ -168,7 +168,8 @@ class TcpProxy:
         self.hits[toxic.name] = self.hits.get(toxic.name, 0) + 1
 
     def _active(self, kind: Kind, way: Way) -> Iterator[Toxic]:
-        return (toxic for toxic in self._toxics.values() if toxic.kind == kind and toxic.way in ("both", way))
+        """A copy: the set may change while one of them is at work."""
+        return iter([toxic for toxic in self._toxics.values() if toxic.kind == kind and toxic.way in ("both", way)])
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -78,6 +78,15 @@ async def test_latency_delays_each_chunk_by_its_own_arrival(client: Client, prox
     assert await client.echo(b"x") < 0.08
 
 
+async def test_a_toxic_may_come_or_go_while_another_is_at_work(client: Client, proxy: TcpProxy) -> None:
+    await proxy.add(Toxic(name="far", kind="latency", way="up", delay_s=0.1))
+    echoed = asyncio.get_running_loop().create_task(client.echo(b"x"))
+    await asyncio.sleep(0.03)
+    await proxy.add(Toxic(name="farther", kind="latency", way="down", delay_s=0.01))
+    await proxy.remove("far")
+    assert await echoed < 0.5
+
+
 async def test_one_way_toxics_leave_the_other_way_alone(client: Client, proxy: TcpProxy) -> None:
     await proxy.add(Toxic(name="deaf", kind="timeout", way="down"))
     client.writer.write(b"lost?")
