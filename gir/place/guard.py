@@ -7,12 +7,13 @@ and a point estimate from twenty samples would sooner or later abort every good 
 - slowness: its time to first token, at p95 or typically (geometric mean), is beyond the allowed multiple of the
   control's, and Welch's test on the logarithms finds its times longer. Logarithms, because times to first token spread
   over decades with the length of prompts. The p95 of twenty to fifty such times is mostly luck: by itself it let one in
-  fifty of the canaries three times as slow past their fiftieth request, with the typical time one in five hundred.
+  fifty of the canaries three times as slow past their fiftieth request, with the typical time one in a thousand.
 
-The test wants three to four standard errors of a new canary and four and a half of one that has served for a while:
-the guard looks again and again, and what is rare in one look is not in a thousand. Of canaries no worse than their
-control about one in a hundred is lost to chance (recorded times, 3,000 requests each). Half of all requests failing, or
-times three times as long, show within twenty to fifty requests; a smaller trespass takes longer to be sure of.
+The test wants three to four standard errors of a new canary, two and a half just before its fiftieth result, and four
+and a half of one that has served longer: the guard looks again and again, and what is rare in one look is not in a
+thousand. Of canaries no worse than their control about one in eighty is lost to chance (recorded times, thousands of
+requests each). Half of all requests failing, or times three times as long, show within twenty to fifty requests; a
+smaller trespass takes longer to be sure of.
 """
 
 import math
@@ -29,12 +30,14 @@ SAMPLES_MAX = 200
 JUDGED_MIN = 50
 """Requests looked at even when they are older than the window: a slow trickle is judged too."""
 _WILSON_Z = 2.33
-_SLOW_Z_MIN, _SLOW_Z_MAX = 3.0, 4.5
+_SLOW_Z_MIN, _SLOW_Z_MAX = 3.2, 4.5
 """Standard errors between the mean logarithms that condemn a canary, with few requests and with many."""
+_SLOW_Z_LAST = 2.5
+"""As `_SLOW_Z_MIN`, just before it stops being new: who is bad had better go now."""
 _SLOW_Z_GROWTH = 0.6
 """In between, this times the root of the harmonic number of requests: a real slowdown outgrows it, chance does not."""
-_NEW = 50
-"""Results up to which a canary counts as new."""
+_NEW, _LAST = 50, 5
+"""Results up to which a canary counts as new, and how many of them are the last."""
 _CONTROL_MIN = 5
 """Control requests below which its error rate counts as zero: nothing to compare with is no licence to fail."""
 
@@ -93,7 +96,7 @@ def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue
     base = _times(control.samples)
     if len(base) < guard.samples_min:
         return ""
-    return _too_slow(_times(newest), base, guard, overdue_s, new=canary.requests <= _NEW)
+    return _too_slow(_times(newest), base, guard, overdue_s, canary.requests)
 
 
 def _times(samples: Iterable[Sample]) -> list[float]:
@@ -101,7 +104,7 @@ def _times(samples: Iterable[Sample]) -> list[float]:
 
 
 def _too_slow(
-    times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...], *, new: bool
+    times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...], served: int
 ) -> str:
     base_p95_s = quantile(sorted(base), 0.95)
     limit_s = guard.ttft_p95_ratio_max * base_p95_s
@@ -111,14 +114,22 @@ def _too_slow(
     p95_s, typical_s, base_typical_s = quantile(sorted(times), 0.95), _typical(times), _typical(base)
     if p95_s <= limit_s and typical_s <= guard.ttft_p95_ratio_max * base_typical_s:
         return ""
-    grown = _SLOW_Z_GROWTH * math.sqrt(len(times) * len(base) / (len(times) + len(base)))
-    if slower_z(times, base) < (min(_SLOW_Z_MAX, max(_SLOW_Z_MIN, grown)) if new else _SLOW_Z_MAX):
+    if slower_z(times, base) < _slow_z(len(times), len(base), served):
         return ""
     return (
         f"p95 time to first token {p95_s:.3f} s (typical {typical_s:.3f} s) of {len(times)} requests against "
         f"{base_p95_s:.3f} s ({base_typical_s:.3f} s) of {len(base)} in the control "
         f"(allowed: {guard.ttft_p95_ratio_max:g} times)"
     )
+
+
+def _slow_z(count: int, base_count: int, served: int) -> float:
+    """Standard errors wanted of a canary that has served so many requests, with so many times to compare."""
+    if served > _NEW:
+        return _SLOW_Z_MAX
+    if served > _NEW - _LAST - 1:
+        return _SLOW_Z_LAST
+    return min(_SLOW_Z_MAX, max(_SLOW_Z_MIN, _SLOW_Z_GROWTH * math.sqrt(count * base_count / (count + base_count))))
 
 
 def wilson_lower(hits: int, count: int, z: float = _WILSON_Z) -> float:

@@ -115,6 +115,14 @@ def test_two_dozen_requests_that_may_be_slow_by_chance_are_not_enough():
     assert judged(times(25, 3.0), control)
 
 
+def test_at_its_fiftieth_result_a_canary_gets_less_benefit_of_the_doubt():
+    perhaps, control = times(25, 2.3), times(25)
+    assert 2.5 < slower_z(perhaps, control) < 3.2
+    assert [bool(judged(perhaps, control, before=before)) for before in (0, 19, 20, 25, 26)] == [
+        False, False, True, True, False,
+    ]  # fmt: skip
+
+
 def test_the_longer_a_canary_has_served_the_more_is_wanted_to_condemn_it():
     """The guard looks hundreds of times: what chance does once in a thousand looks must not end a sound canary."""
     doubtful, control = times(50, 1.97), times(200)
