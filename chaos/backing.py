@@ -49,7 +49,9 @@ class RedisServers:
             self._start_others(within_s)
 
     def start_primary(self, within_s: float) -> None:
-        """Start the primary, empty, on its old port."""
+        """Start the primary, empty, on its old port, once its predecessor is gone."""
+        if self.primary is not None and not self.primary.wait(within_s):
+            raise self.primary.trouble("was to be replaced")
         self.primary = self._spawn("redis", self.primary_port, [])
         _await_port(self.primary, self.primary_port, within_s)
 
