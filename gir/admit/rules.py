@@ -1,5 +1,6 @@
 """Which counters a request is counted in: limit rules against tenant, model, key and Region. Pure and cached."""
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ PLANS_MAX = 50_000
 COUNTERS_MAX = 50_000
 """Beyond it new values share one counter per rule: clients choose model names, so their number must not matter."""
 VALUE_CHARS_MAX = 120
+_DIGEST_CHARS = 32
 
 
 class RateUse(msgspec.Struct, frozen=True):
@@ -160,16 +162,23 @@ def matches(rule: LimitRule, request: InferenceRequest, region: str) -> bool:
 def counter_name(rule: LimitRule, request: InferenceRequest, region: str) -> str:
     """Name of the counter, the same on every replica: the rule and one value for each entry of `per`.
 
-    Values are percent-encoded and bounded, because tenants choose some of them.
+    Values are percent-encoded and bounded, because tenants choose some of them; what is cut off stays in a digest, so
+    that no two share a counter.
     """
-    values = {
-        "tenant": request.principal.tenant,
-        "model": request.model,
-        "key": request.principal.key_id,
-        "region": region,
-    }
-    parts = [quote(values[part], safe="")[:VALUE_CHARS_MAX] for part in rule.per]
+    who = request.principal
+    values = {"tenant": who.tenant, "model": request.model, "key": who.key_id, "region": region}
+    parts = [_bounded(quote(values[part], safe="")) for part in rule.per]
+    if "key" in rule.per and "tenant" not in rule.per:
+        # Issuers choose subjects, so credentials of two tenants may have one name.
+        parts.append(_bounded(quote(who.tenant, safe="")))
     return ":".join([quote(rule.name, safe=""), *parts])
+
+
+def _bounded(value: str) -> str:
+    if len(value) <= VALUE_CHARS_MAX:
+        return value
+    digest = hashlib.sha256(value.encode()).hexdigest()[:_DIGEST_CHARS]
+    return f"{value[: VALUE_CHARS_MAX - _DIGEST_CHARS - 1]}#{digest}"  # no encoded value has a '#'
 
 
 def check_rules(rules: Sequence[LimitRule], *, region: str, shared: bool, processes: int) -> None:

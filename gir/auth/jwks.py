@@ -52,7 +52,7 @@ def parse_key_set(document: bytes, algorithms: Sequence[str]) -> dict[str | None
     """
     try:
         listed = msgspec.json.decode(document, type=_KeySet).keys
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(f"not a JWK set: {error}") from error
     keys: dict[str | None, VerifyKey] = {}
     for fields in listed[:KEYS_MAX]:

@@ -5,6 +5,8 @@ from typing import Any
 
 from gir.model.request import Usage
 
+TOKENS_MAX = 1_000_000_000
+"""A larger count is none: one broken answer must not spoil sums and estimates for ever."""
 _NOTHING_KNOWN = Usage()
 
 
@@ -56,4 +58,4 @@ def _inside(details: object, name: str) -> int | None:
 
 def _count(value: object) -> int | None:
     # The exact type, as True and 1.5 count nothing.
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= TOKENS_MAX else None

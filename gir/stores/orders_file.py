@@ -81,7 +81,7 @@ class FileOrders:
             return Kept()
         try:
             page = msgspec.json.decode(text, type=_Page)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise StoreError(f"{self.place} is damaged ({error}); mend it, or remove it and restart") from None
         return Kept(page.version, bytes(page.orders))
 

@@ -78,6 +78,19 @@ def test_names_from_outside_cannot_forge_another_counter() -> None:
     assert len(counter_name(rule, request(model="m" * 10_000), "")) < 300
 
 
+@pytest.mark.parametrize("long", ["m" * 200, "\u6a21" * 20])
+def test_names_that_differ_only_far_behind_have_counters_of_their_own(long: str) -> None:
+    rule = LimitRule(name="r")
+    first, second = (counter_name(rule, request(tenant=long + end), "") for end in "ab")
+    assert first != second
+    assert counter_name(rule, request(tenant=first.partition(":")[2]), "") != first
+
+
+def test_credentials_of_two_tenants_share_no_counter_though_their_issuers_named_them_alike() -> None:
+    rule = LimitRule(name="r", per=("key",))
+    assert counter_name(rule, request(tenant="a"), "") != counter_name(rule, request(tenant="b"), "")
+
+
 def test_each_tenant_has_its_own_and_the_tightest_rule_decides() -> None:
     limits, clock = limiter(
         LimitRule(name="wide", requests_per_min=10), LimitRule(name="narrow", model="llama", requests_per_min=2)

@@ -42,6 +42,8 @@ RESPONSES = b"""{"usage":{"input_tokens":9,"input_tokens_details":{"cached_token
             b'{"usage":{"input_tokens":9,"cache_read_input_tokens":4,"input_tokens_details":{"cached_tokens":4}}}',
             Usage(prompt_tokens=9, cached_tokens=4),
         ),
+        (b'{"usage":{"prompt_tokens":1000000001,"completion_tokens":3}}', Usage(completion_tokens=3)),
+        (b'{"usage":{"completion_tokens":99999999999999999999999999}}', None),
         (b'{"usage":null}', None),
         (b'{"usage":{}}', None),
         (b'{"usage":{"prompt_tokens":"many"}}', None),
