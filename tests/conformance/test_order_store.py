@@ -16,6 +16,7 @@ from gir.stores.orders_redis import RedisOrders
 from tests.support.redis_server import RedisServer, redis_server
 
 Open = Callable[[], OrderStore]
+TOO_DEEP = '{"orders":' + "[" * 9_999
 ONE, TWO = Kept(1, b'{"format":1}'), Kept(2, b'{"format":1,"limits":{}}')
 
 
@@ -88,7 +89,7 @@ async def test_a_file_outlives_its_writers_and_only_its_owner_may_read_it(tmp_pa
     assert set(os.listdir(tmp_path)) == {"orders.json", "orders.lock"}
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"version": "x"}', '{"version": 1, "more": 2}', "\xff", '{"orders":' + "[" * 9_999])
+@pytest.mark.parametrize("text", ["", "{", '{"version": "x"}', '{"version": 1, "more": 2}', "\xff", TOO_DEEP])
 async def test_a_damaged_file_is_an_error_and_is_left_alone(tmp_path: Path, text: str) -> None:
     (tmp_path / "orders.json").write_text(text, encoding="latin-1")
     store = FileOrders(tmp_path)
