@@ -31,6 +31,9 @@ from gir.wire.survey import Survey
 _CONTROL_LINES = header_lines(
     [(names.REQUEST_ID, b"%b"), (names.HOPS, b"%d"), (names.CRITICALITY, b"%b"), (names.DEADLINE_MS, b"%d")]
 )
+_GRACE_S = 0.5
+"""So much longer than here a request may take in its cluster, so that it is this router that ends it: told by the agent
+that its time is up, we could not tell a short deadline from a broken engine."""
 _CLASS_NAMES = {item: item.label.encode() for item in Criticality}
 _USAGE_APIS = frozenset({Api.CHAT, Api.COMPLETIONS})
 """APIs whose streams carry usage only when `stream_options.include_usage` asks for it."""
@@ -184,7 +187,7 @@ def job(
         api=asked.api,
         body=body,
         deadlines=CallDeadlines(
-            head_s=forward.head_s,
+            head_s=forward.head_s if request.stream else forward.whole_s,
             first_token_s=forward.first_token_s,
             idle_s=forward.idle_s,
             total_at_s=request.deadline_s,
@@ -230,7 +233,7 @@ def upstream_head(
     """Request head for one cluster: allow-listed headers, our control headers, the cluster's own credential."""
     request = scope.request
     assert request is not None, "sent before it was built"
-    left_ms = max(1, int((request.deadline_s - now_s) * 1000))
+    left_ms = int((max(0.0, request.deadline_s - now_s) + _GRACE_S) * 1000)
     start = caller.start(candidate.url, authorization, trusted=request.principal.trusted)
     lines = _CONTROL_LINES % (scope.request_id.encode(), request.hops + 1, _CLASS_NAMES[request.criticality], left_ms)
     traceparent = scope.traceparent(candidate.cluster)

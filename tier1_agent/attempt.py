@@ -63,7 +63,8 @@ class Attempt:
     async def run(self) -> Failed | Delivered:
         """Try; on cancellation (the client left) the pod's connection is closed at once."""
         limits, job = self._limits, self._job
-        deadlines = CallDeadlines(limits.head_s, limits.first_token_s, limits.idle_s, job.deadline_s)
+        head_s = limits.head_s if job.peeked.stream else limits.whole_s
+        deadlines = CallDeadlines(head_s, limits.first_token_s, limits.idle_s, job.deadline_s)
         head = job.head_for(self._ticket.pod, self._upstream.endpoint)
         try:
             call = await self._upstream.send(head, job.body, deadlines=deadlines)

@@ -83,6 +83,8 @@ class ForwardSection(Section, frozen=True, kw_only=True):
     attempts_max: Annotated[int, msgspec.Meta(ge=1, le=10)] = 3
     connect_s: Seconds = 0.5
     head_s: Seconds = 120.0
+    whole_s: Seconds = 600.0
+    """In place of `head_s` for answers that are not streamed: engines send the head when all is generated."""
     first_token_s: Seconds = 120.0
     idle_s: Seconds = 60.0
     total_s: Seconds = 3_600.0

@@ -14,7 +14,7 @@ from gir.forward.resume import Delivered, ResumedFramer
 from gir.forward.underway import ClusterLostError, Underway
 from gir.model.outcome import AttemptResult, Phase
 from gir.model.request import Api
-from gir.net.errors import UpstreamError
+from gir.net.errors import TotalTimeout, UpstreamError
 from gir.net.message import ResponseHead
 from gir.net.pool import UpstreamPool
 from gir.net.sse import EventFramer
@@ -97,8 +97,10 @@ async def open_answer(
     except UpstreamError as error:
         if call is not None:
             call.abort()
+        # How much time a request has is its client's choice: that it was too little says nothing about the cluster.
+        result = AttemptResult.CANCELLED if isinstance(error, TotalTimeout) else AttemptResult.LOCAL_FAULT
         lost = isinstance(error, ClusterLostError)
-        return Answer(result=AttemptResult.LOCAL_FAULT, phase=error.phase, lost=lost, detail=error.detail)
+        return Answer(result=result, phase=error.phase, lost=lost, detail=error.detail)
     except asyncio.CancelledError:
         if call is not None:
             call.abort()

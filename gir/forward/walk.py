@@ -241,7 +241,7 @@ class Walk:
             headers = self._job.headers_for(last.candidate, len(self.attempts), answer)
             self._exchange.respond(answer.head.status, headers, answer.body)
             return Report(outcome=Outcome.COMPLETED, status=answer.head.status)
-        if self._sender.now_s() >= self._job.deadline_s:
+        if answer.result is AttemptResult.CANCELLED or self._sender.now_s() >= self._job.deadline_s:
             raise RequestError(
                 ErrorKind.DEADLINE_EXCEEDED, "the deadline passed before the first token; raise it or ask for less"
             )

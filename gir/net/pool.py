@@ -10,7 +10,8 @@ from typing import Self
 import msgspec
 
 from gir.clock import Clock
-from gir.net.errors import ConnectFailed
+from gir.model.outcome import Phase
+from gir.net.errors import ConnectFailed, TotalTimeout
 from gir.net.link import UpstreamLink
 from gir.net.resolve import Resolver
 from gir.net.silence import end_when_unheard
@@ -112,7 +113,8 @@ class UpstreamPool:
         """Write a request; returns when it is on a connected transport. Does not suspend if a connection is idle.
 
         With `idempotent_resend`, a reused connection that dies before any byte of an answer gets one transparent
-        resend on a fresh one: the engine closed it while the request was on its way. Raises ConnectFailed.
+        resend on a fresh one: the engine closed it while the request was on its way. Raises ConnectFailed, or
+        TotalTimeout when the deadline passes before there is a connection.
         """
         call = UpstreamCall(self, head, body, deadlines, resend=idempotent_resend)
         now_s = self.clock.monotonic_s()
@@ -133,7 +135,7 @@ class UpstreamPool:
         return None
 
     async def connect(self, total_at_s: float = float("inf")) -> UpstreamLink:
-        """A fresh connection; raises ConnectFailed."""
+        """A fresh connection; raises ConnectFailed, or TotalTimeout if there was less time than connecting may take."""
         if self.active >= self.limits.connections_max:
             raise ConnectFailed(f"{self.endpoint}: all {self.limits.connections_max} connections are in use")
         budget_s = min(self.limits.connect_s, total_at_s - self.clock.monotonic_s())
@@ -142,6 +144,8 @@ class UpstreamPool:
             async with asyncio.timeout(budget_s):
                 link = await self._connect_any(budget_s)
         except TimeoutError:
+            if budget_s < self.limits.connect_s:
+                raise TotalTimeout(Phase.CONNECTING, "the request's deadline passed") from None
             raise ConnectFailed(f"{self.endpoint}: no connection within {budget_s:.3g} s") from None
         except (OSError, UnicodeError) as error:
             raise ConnectFailed(f"{self.endpoint}: {error}") from error

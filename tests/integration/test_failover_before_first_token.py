@@ -135,7 +135,7 @@ async def test_a_dead_port_is_hidden(start: Start) -> None:
 
 
 async def test_a_silent_cluster_costs_its_deadline_and_no_more(start: Start) -> None:
-    policy = PolicySnapshot(tiers=TIERS, forward=ForwardPolicy(head_s=0.2))
+    policy = PolicySnapshot(tiers=TIERS, forward=ForwardPolicy(whole_s=0.2))
     router, _, _ = await start(hang, policy=policy)
     code, _, headers = await ask(router)
     assert code == 200

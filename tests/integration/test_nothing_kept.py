@@ -98,7 +98,9 @@ async def test_no_cycle_holds_what_a_client_left_behind(script: Script) -> None:
 @contextlib.asynccontextmanager
 async def fleet(script: Script) -> AsyncIterator[TestRouter]:
     clusters = [await FakeCluster(name, script).start() for name in ("a", "b")]
-    router = await TestRouter(clusters, PolicySnapshot(tiers=TIERS, forward=ForwardPolicy(head_s=0.2))).start()
+    router = await TestRouter(
+        clusters, PolicySnapshot(tiers=TIERS, forward=ForwardPolicy(head_s=0.2, whole_s=0.2))
+    ).start()
     yield router
     for item in (router, *clusters):
         await item.close()

@@ -98,7 +98,7 @@ class TestRouter:
         self.limiter = Limiter(self.policies.current.limits, MemoryStore(self.clock), clock=self.clock)
         self.waiting = WaitingRoom(self.policies.current.flow, self.clock)
         self.ledger = UsageLedger(since_wall_s=self.clock.wall_s())
-        self._clusters = clusters
+        self.clusters = clusters
         self._seq = 0
         self._server: HttpServer | None = None
 
@@ -116,7 +116,7 @@ class TestRouter:
 
     async def start(self) -> "TestRouter":
         """Introduce the clusters and listen."""
-        for cluster in self._clusters:
+        for cluster in self.clusters:
             self.introduce(cluster)
         catalog = Catalog()
         stages = Stages(

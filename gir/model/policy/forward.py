@@ -14,8 +14,11 @@ class ForwardPolicy(Section, frozen=True, kw_only=True):
     """Retries in flight that are always allowed."""
     connect_s: Seconds = 0.5
     """Longest time to connect to a cluster."""
-    head_s: Seconds = 60.0
-    """From dispatch to the response head."""
+    head_s: Seconds = 120.0
+    """From dispatch to the response head of a stream, which agents send with its first token: a full one lets a request
+    wait 60 s at its gate, and is not to be taken for a broken one."""
+    whole_s: Seconds = 600.0
+    """The same for an answer that is not streamed: engines send its head when all of it has been generated."""
     first_token_s: Seconds = 120.0
     """From dispatch to the first token; another cluster is tried after it while attempts remain."""
     idle_s: Seconds = 60.0
