@@ -325,7 +325,10 @@ class SeenScopes:
         settled = scope.usage or Usage()
         sent = self._router.sent(scope)
         if scope.outcome is Outcome.COMPLETED and scope.attempts and scope.attempts[-1].result is AttemptResult.OK:
-            if sent is None or (settled.prompt_tokens, settled.completion_tokens) != (sent.prompt, sent.tokens):
+            # Cut between its last token and the engine's count, or left there, an answer is complete and counted by us.
+            cut = settled.estimated and not scope.resumed
+            prompt = settled.prompt_tokens if cut or sent is None else sent.prompt
+            if sent is None or (settled.prompt_tokens, settled.completion_tokens) != (prompt, sent.tokens):
                 self._observed.fail("I3", f"{scope.request_id} settled {settled}, the pod sent {sent and sent.tokens}")
         elif scope.first_token_s is None:
             if settled.completion_tokens:
