@@ -162,6 +162,7 @@ class Router:
             models_body=lambda who: catalog.body(self._registry.view, self._policies.current, who),
             model_card=lambda who, name: catalog.card(self._registry.view, self._policies.current, who, name),
             response_headers=config.telemetry.response_headers,
+            awaited=self._awaited,
         )
         self._server = HttpServer(
             Pipeline(self._stages).handle,
@@ -383,12 +384,16 @@ class Router:
 
     def _readiness(self) -> Readiness:
         reasons = [] if self.lifecycle.ready else ["stopping"]
+        if awaited := self._awaited():
+            reasons.append(awaited)
+        return Readiness(ready=not reasons, reasons=tuple(reasons))
+
+    def _awaited(self) -> str:
+        """What this router must hear before it may call a model unknown; empty when it has heard it."""
         clusters = self._registry.view.clusters
         if not any(state.pools for state in clusters):
-            reasons.append("no cluster has reported yet")
-        elif self._clock.monotonic_s() - self._began_s < AGENTS_RETURN_S:
-            # A router that took requests for models whose clusters are still on their way back would call them unknown.
-            missing = sorted(self._tokens.keys() - {state.id for state in clusters})
-            if missing:
-                reasons.append(f"waiting for {', '.join(missing[:5])} to report")
-        return Readiness(ready=not reasons, reasons=tuple(reasons))
+            return "no cluster has reported yet"
+        if self._clock.monotonic_s() - self._began_s >= AGENTS_RETURN_S:
+            return ""
+        missing = sorted(self._tokens.keys() - {state.id for state in clusters})
+        return f"waiting for {', '.join(missing[:5])} to report" if missing else ""

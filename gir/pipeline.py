@@ -42,6 +42,7 @@ from gir.wire import headers as names
 from gir.wire.survey import is_large
 
 _MODELS = "/v1/models"
+_NAME_SHOWN_MAX = 80
 _REQUEST_ID_LINE = header_lines([(names.REQUEST_ID, b"%b")])
 
 
@@ -90,6 +91,19 @@ class Stages(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of GET /v1/models/NAME; None when there is no such model."""
     response_headers: bool = True
     """Tell clients which cluster served them, and why."""
+    awaited: Callable[[], str] = lambda: ""
+    """Whose report this router must hear before it may call a model unknown; empty when it has."""
+
+    def unknown_model(self, model: str) -> RequestError:
+        """404, or 503 from a router that has just started: clients give up on the one and come back after the other."""
+        name = repr(model[:_NAME_SHOWN_MAX])
+        if awaited := self.awaited():
+            return RequestError(ErrorKind.NO_CAPACITY, f"model {name} is not known yet: {awaited}", param="model")
+        return RequestError(
+            ErrorKind.MODEL_NOT_FOUND,
+            f"model {name} is served by no cluster; GET /v1/models lists those that are",
+            param="model",
+        )
 
     def adopt(self, policy: PolicySnapshot, auth: AuthSettings) -> None:
         """Have every part take over a new policy, those that may refuse it first."""
@@ -196,7 +210,7 @@ class Pipeline:
                 return Room(*slots)
             return Room(*stages.placer.slots(request, stages.registry.view, policy, now_s=stages.clock.monotonic_s()))
 
-        output_tokens = stages.limiter.estimator.output_tokens(request.model, request.output_tokens_max)
+        _, output_tokens = stages.limiter.estimator.expected(request)
         share = stages.index.share(policy, request.principal.tenant)
         ticket = ticket_of(request, room, output_tokens=output_tokens, share=share)
         may_go = stages.waiting.enter_now(ticket, now_s)
@@ -220,11 +234,7 @@ class Pipeline:
         """The listing, or the card of one model; names may hold slashes, percent-encoded or not."""
         body = self._stages.model_card(principal, name) if name else self._stages.models_body(principal)
         if body is None:
-            raise RequestError(
-                ErrorKind.MODEL_NOT_FOUND,
-                f"model {name[:80]!r} is served by no cluster; GET /v1/models lists those that are",
-                param="model",
-            )
+            raise self._stages.unknown_model(name)
         return body
 
     def _head_writer(self, caller: Caller, scope: Scope) -> Callable[[Candidate, int], bytes]:

@@ -161,11 +161,7 @@ class Scope:
         assert placement is not None and self.request is not None, "asked before the first plan"
         model = self.request.model_asked
         if not placement.model_known:
-            return RequestError(
-                ErrorKind.MODEL_NOT_FOUND,
-                f"model '{model}' is served by no cluster; GET /v1/models lists those that are",
-                param="model",
-            )
+            return self._stages.unknown_model(model)
         if placement.forbidden and not attempts:
             listed = "; ".join(f"{item.cluster}: {item.detail}" for item in placement.removed[:8])
             return RequestError(

@@ -169,6 +169,23 @@ async def test_a_model_nobody_knows_is_404_one_that_nobody_can_serve_now_503_and
     assert int(drained[1]["retry-after"]) >= 1
 
 
+async def test_a_router_that_has_not_heard_everybody_yet_asks_to_come_back_for_a_model_it_does_not_know(
+    begin: Begin,
+) -> None:
+    world = await begin(a=EU)
+    world.router.awaited = "waiting for b to report"
+    status, headers, answer = await world.ask("of-b")
+    assert (status, answer["error"]["code"]) == (503, "no_capacity")
+    assert answer["error"]["message"] == "gir: model 'of-b' is not known yet: waiting for b to report"
+    assert int(headers["retry-after"]) >= 1
+    assert (await world.ask())[0] == 200
+    authorization = {"authorization": f"Bearer {API_KEY}"}
+    for awaited, expected in (("waiting for b to report", 503), ("", 404)):
+        world.router.awaited = awaited
+        async with world.session.get(f"{world.router.url}/v1/models/of-b", headers=authorization) as card:
+            assert card.status == expected
+
+
 async def test_a_request_keeps_to_its_end_the_policy_it_began_with(begin: Begin) -> None:
     world = await begin(PolicySnapshot(tiers=TIERS, version=1), a=EU, b=("us", "on_demand", ("llama",)))
     only_eu = PolicySnapshot(tiers=TIERS, version=2, tenants=(TenantPolicy(id="team", regions=("eu",)),))

@@ -99,6 +99,8 @@ class TestRouter:
         self.waiting = WaitingRoom(self.policies.current.flow, self.clock)
         self.ledger = UsageLedger(since_wall_s=self.clock.wall_s())
         self.clusters = clusters
+        self.awaited = ""
+        """What the router says it must hear before it may call a model unknown."""
         self._seq = 0
         self._server: HttpServer | None = None
 
@@ -136,6 +138,7 @@ class TestRouter:
             credential_for=lambda cluster: f"Bearer data-{cluster}".encode(),
             models_body=lambda principal: catalog.body(self.registry.view, self.policies.current, principal),
             model_card=lambda who, name: catalog.card(self.registry.view, self.policies.current, who, name),
+            awaited=lambda: self.awaited,
         )
         self._server = HttpServer(
             Pipeline(stages).handle,
