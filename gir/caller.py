@@ -6,7 +6,7 @@ Clients send the same head on a connection again and again; the connection hands
 
 import functools
 
-from gir.auth.credentials import credential_of, digest_of
+from gir.auth.credentials import check_single, credential_of, digest_of
 from gir.forward.heads import forwarded
 from gir.net.message import RequestHead
 from gir.net.pool import Endpoint
@@ -31,6 +31,7 @@ class Caller:
         self._head = head
         self._starts: dict[tuple[str, bytes, bool], bytes] = {}
         self.api = api_of(head.path)
+        check_single(head.headers)
         self.credential = credential_of(get(b"authorization"), get(b"x-api-key"))
         self.digest = digest_of(self.credential) if self.credential else None
         self.criticality = get(names.CRITICALITY)

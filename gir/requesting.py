@@ -139,6 +139,7 @@ def build(asked: Asked, caller: Caller, scope: Scope, principal: Principal) -> I
         stream=seen.stream,
         prompt_tokens_estimate=int(prompt_bytes / BYTES_PER_TOKEN),
         output_tokens_max=seen.output_tokens_max,
+        choices=seen.choices,
         prefix_hashes=prefix_hashes(model, prompt, block_bytes=CLUSTER_BLOCK_BYTES),
         prompt_bytes=prompt_bytes,
         session_key=asked.session_key,

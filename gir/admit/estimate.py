@@ -26,12 +26,12 @@ class TokenEstimator:
         learned = self._learned.get(model)
         return max(1, int(prompt_bytes / (learned[0] if learned else BYTES_PER_TOKEN)))
 
-    def output_tokens(self, model: ModelId, cap: int | None) -> int:
-        """Tokens to reserve for the answer: the client's cap, or what this model's answers usually take."""
+    def output_tokens(self, model: ModelId, cap: int | None, choices: int = 1) -> int:
+        """Tokens to reserve for so many answers: the client's cap, or what this model's answers usually take."""
         if cap is not None:
-            return cap
+            return cap * choices
         learned = self._learned.get(model)
-        return int(learned[1] if learned else OUTPUT_TOKENS)
+        return int(learned[1] if learned else OUTPUT_TOKENS) * choices
 
     def expected(self, request: InferenceRequest) -> tuple[int, int]:
         """Tokens to reserve for the prompt and the answer of `request`."""
@@ -39,7 +39,7 @@ class TokenEstimator:
             prompt = self.prompt_tokens(request.model, request.prompt_bytes)
         else:
             prompt = request.prompt_tokens_estimate
-        return prompt, self.output_tokens(request.model, request.output_tokens_max)
+        return prompt, self.output_tokens(request.model, request.output_tokens_max, request.choices)
 
     def observe(self, model: ModelId, prompt_bytes: int, usage: Usage) -> None:
         """Learn from what an engine counted. Estimates teach nothing."""

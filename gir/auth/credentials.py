@@ -2,9 +2,11 @@
 
 import hashlib
 import secrets
+from collections.abc import Iterable
 
 from gir.model.errors import ErrorKind, RequestError
 
+_CARRIERS = frozenset({b"authorization", b"x-api-key"})
 KEY_PREFIX = "gir_"
 """Makes leaked keys findable by secret scanners."""
 
@@ -25,6 +27,16 @@ def credential_of(authorization: bytes | None, api_key: bytes | None) -> bytes |
     if bearer and api_key and bearer != api_key:
         raise unauthenticated("Authorization and x-api-key name different credentials; send one of them")
     return bearer or api_key or None
+
+
+def check_single(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """Raise RequestError UNAUTHENTICATED when a header that carries a credential is there twice with different values:
+    what stands in front of the router may have looked at the other one.
+    """
+    seen: dict[bytes, bytes] = {}
+    for name, value in headers:
+        if name in _CARRIERS and seen.setdefault(name, value) != value:
+            raise unauthenticated(f"the header {name.decode()} is there twice with different values; send one")
 
 
 def digest_of(credential: bytes) -> bytes:

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from gir.model.policy import CanaryRule, ClusterPolicy
-from gir.model.policy.base import Count, NonNegative, Section, Share
+from gir.model.policy.base import LimitCount, NonNegative, Section, Share
 
 BYTES_MAX = 256 * 1024
 """Largest document: some hundreds of orders. A change that would make a larger one is refused."""
@@ -56,9 +56,9 @@ class CanaryOrder(Section, frozen=True, kw_only=True):
 class LimitOrder(Section, frozen=True, kw_only=True):
     """Other numbers for one limit. None: the policy's."""
 
-    requests_per_min: Count | None = None
-    tokens_per_min: Count | None = None
-    concurrency_max: Count | None = None
+    requests_per_min: LimitCount | None = None
+    tokens_per_min: LimitCount | None = None
+    concurrency_max: LimitCount | None = None
     by: str
     at_unix_s: NonNegative
 

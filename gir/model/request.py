@@ -69,7 +69,9 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     prompt_tokens_estimate: int = 0
     output_tokens_max: int | None = None
-    """Client's own cap on output tokens; None when it named none."""
+    """Client's own cap on output tokens of each choice; None when it named none."""
+    choices: int = 1
+    """Answers it wants: `n`, for each of its prompts."""
     prefix_hashes: tuple[int, ...] = ()
     """Chained 64-bit hashes of the prompt's blocks, head first (`gir.model.prefix`)."""
     prompt_bytes: int = 0

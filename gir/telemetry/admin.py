@@ -52,7 +52,8 @@ def only_looks(handler: H) -> H:
 
 def digest_of(token: str) -> bytes:
     """What an AdminToken keeps of `token`."""
-    return hashlib.sha256(token.encode()).digest()
+    # A header's bytes that are no UTF-8 arrive as surrogates.
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 class Readiness(msgspec.Struct, frozen=True):
@@ -100,7 +101,8 @@ class AdminAccess:
 def _check_origin(request: web.Request) -> None:
     origin = request.headers.get("Origin")
     if origin is not None and origin.partition("://")[2] != request.host:
-        raise RequestError(ErrorKind.FORBIDDEN, f"Origin {origin[:80]} is not this server; call it from its own pages")
+        shown = origin[:80].encode("ascii", "backslashreplace").decode()
+        raise RequestError(ErrorKind.FORBIDDEN, f"Origin {shown} is not this server; call it from its own pages")
 
 
 def _check_loopback(request: web.Request) -> None:

@@ -24,6 +24,8 @@ from gir.wire.usage import read_usage
 __all__ = ["DEPTH_MAX", "Peek", "api_of", "edited", "peek", "read_usage", "with_include_usage", "with_model"]
 
 MODEL_CHARS_MAX = 256
+COUNT_MAX = 2**31 - 1
+"""Whatever larger number a client names, this is reckoned with; what it means is for the engine to say."""
 RESUMABLE_BYTES_MAX = 4 * 1024 * 1024
 """Longer prompts are not looked through for what a second engine could not continue."""
 
@@ -314,11 +316,11 @@ def _joined(system: Raw, rest: Raw) -> bytes | memoryview:
 
 def _limit(tokens: int | None) -> int | None:
     """Negative limits mean none (llama.cpp)."""
-    return tokens if tokens is None or tokens >= 0 else None
+    return min(tokens, COUNT_MAX) if tokens is not None and tokens >= 0 else None
 
 
 def _choices(n: int | None) -> int:
-    return n if n is not None and n > 1 else 1
+    return min(n, COUNT_MAX) if n is not None and n > 1 else 1
 
 
 def _prompts(prompt: Raw) -> int:

@@ -160,6 +160,17 @@ async def test_a_question_that_changes_nothing_is_a_readers_whatever_its_method(
     assert (await guarded.call("POST", "/admin/nowhere", Authorization="Bearer r-secret"))[0] == 403
 
 
+@pytest.mark.parametrize(
+    ("line", "status"), [(b"Authorization: Bearer \xff", b"401"), (b"Origin: http://\xff", b"403")]
+)
+async def test_header_bytes_that_are_no_text_are_refused_like_others(guarded: Port, line: bytes, status: bytes) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", int(guarded.url.rpartition(":")[2]))
+    writer.write(b"GET /admin/config HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n" + line + b"\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 " + status)
+    writer.close()
+    assert guarded.failures == []
+
+
 async def test_metrics_may_be_made_public() -> None:
     port = Port()
     server = await port.start(AdminAccess(TOKENS, public_metrics=True))

@@ -26,11 +26,23 @@ def test_a_head_carries_its_caller() -> None:
     assert caller.session_key == "s" * 256
 
 
-def test_contradicting_credentials_are_refused_each_time() -> None:
-    seen = head((b"authorization", b"Bearer one"), (b"x-api-key", b"two"))
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"authorization", b"Bearer one"), (b"x-api-key", b"two")],
+        [(b"authorization", b"Bearer one"), (b"authorization", b"Bearer two")],
+        [(b"x-api-key", b"one"), (b"x-api-key", b"two")],
+    ],
+)
+def test_contradicting_credentials_are_refused_each_time(headers: Headers) -> None:
+    seen = head(*headers)
     for _ in range(2):
         with pytest.raises(RequestError):
             caller_of(seen)
+
+
+def test_the_same_credential_twice_is_one() -> None:
+    assert caller_of(head((b"authorization", b"Bearer one"), (b"authorization", b"Bearer one"))).credential == b"one"
 
 
 def test_the_start_of_a_request_holds_the_allowed_headers_and_the_clusters_own_credential() -> None:

@@ -321,6 +321,14 @@ def test_bytes_per_token_are_learned_for_each_model() -> None:
     assert estimator.prompt_tokens(prose, 400) == 100
 
 
+def test_each_of_several_answers_is_reserved_for() -> None:
+    limits, clock = limiter(LimitRule(name="r", tokens_per_min=10_000))
+    many = msgspec.structs.replace(request(), choices=8)
+    assert [units for _, units, _ in let_in(limits, clock, many).spent] == [100 + 8 * 100]
+    uncapped = msgspec.structs.replace(request(1, output_tokens_max=None), choices=8)
+    assert [units for _, units, _ in let_in(limits, clock, uncapped).spent] == [100 + 8 * 256]
+
+
 def test_what_is_learned_is_bounded() -> None:
     estimator = TokenEstimator()
     for number in range(1_500):

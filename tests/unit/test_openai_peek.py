@@ -7,7 +7,7 @@ import pytest
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.request import Api
 from gir.wire import jsonscan
-from gir.wire.openai import DEPTH_MAX, api_of, peek
+from gir.wire.openai import COUNT_MAX, DEPTH_MAX, api_of, peek
 
 LONG = "the quick brown fox jumps over the lazy dog " * 100
 
@@ -125,6 +125,8 @@ def test_output_limit_of_each_api() -> None:
     assert peek(Api.RESPONSES, body(max_output_tokens=4)).output_tokens_max == 4
     assert peek(Api.MESSAGES, body(max_tokens=4)).output_tokens_max == 4
     assert peek(Api.CHAT, body(max_tokens=-1)).output_tokens_max is None
+    assert peek(Api.CHAT, body(max_tokens=10**400)).output_tokens_max == COUNT_MAX
+    assert peek(Api.CHAT, body(n=10**400)).choices == COUNT_MAX
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,12 @@
 import msgspec
 import pytest
 
+from gir.admit.limits import overridden
 from gir.control import changes
 from gir.control.changes import Seen, SupersededError, Voice
 from gir.control.orders import check_orders
 from gir.model.orders import BYTES_MAX, Orders, decode, encode, mark
-from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ClusterPolicy, RuleMatch
+from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, ClusterPolicy, LimitRule, RuleMatch
 
 RULE = CanaryRule(
     name="next",
@@ -213,6 +214,14 @@ def test_a_document_that_lost_a_run_is_given_it_back_and_one_that_did_not_keeps_
     assert after(changes.remember(second, lost=False), orders=first) == first
     assert after(changes.remember(first, lost=True), orders=second) == second
     assert after(changes.remember(second, lost=False), orders=NOTHING) == NOTHING, "taken away, not lost"
+
+
+@pytest.mark.parametrize("number", [0, 10**12 + 1, 2**63, 10**30])
+def test_limits_that_a_store_cannot_count_are_refused(number: int) -> None:
+    with pytest.raises(ValueError, match="requests_per_min"):
+        decode(b'{"limits":{"a":{"requests_per_min":%d,"by":"x","at_unix_s":1}}}' % number)
+    with pytest.raises(ValueError, match="requests_per_min"):
+        overridden(LimitRule(name="a", requests_per_min=1), {"requests_per_min": number})
 
 
 def test_limits_are_set_and_given_back() -> None:

@@ -7,6 +7,8 @@ import msgspec
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Seconds = Annotated[float, msgspec.Meta(gt=0.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+LimitCount = Annotated[int, msgspec.Meta(ge=1, le=1_000_000_000_000)]
+"""Of units in one window: what a store can count exactly in floating point, with room for sums."""
 NonNegative = Annotated[float, msgspec.Meta(ge=0.0)]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from gir.model.policy.base import Count, NonNegative, Seconds, Section, Share
+from gir.model.policy.base import Count, LimitCount, NonNegative, Seconds, Section, Share
 
 
 class LimitRule(Section, frozen=True, kw_only=True):
@@ -28,11 +28,11 @@ class LimitRule(Section, frozen=True, kw_only=True):
 
     `region` is the Region of the router that the request came in at.
     """
-    requests_per_min: Count | None = None
+    requests_per_min: LimitCount | None = None
     """Requests in any 60 seconds."""
-    tokens_per_min: Count | None = None
+    tokens_per_min: LimitCount | None = None
     """Input tokens + output_token_weight x output tokens in any 60 seconds: reserved by estimate, settled by usage."""
-    concurrency_max: Count | None = None
+    concurrency_max: LimitCount | None = None
     """Requests between admission and the end of their answer."""
     burst_s: Annotated[float, msgspec.Meta(gt=0.0, le=60.0)] = 60.0
     """Most that may be used at once, in seconds' worth of the limit. 60 (default): all of it; less spreads it out."""
