@@ -32,6 +32,8 @@ TRAFFIC_RPS = 4.0
 BASE_SHARE = 4
 """Requests for the base model beside each one for an adapter."""
 FOREVER_S = 1e9
+RECENT_S = 10.0
+"""Shares are of the requests sent in so many seconds: enough to be steady, few enough to see traffic move."""
 RECENT_MAX = 200
 LINE_EVERY_S = 5.0
 RETURN_S = 20.0
@@ -141,9 +143,11 @@ class Traffic:
             output_tokens=48,
             prefixes=12,
             prefix_tokens=300,
+            users=500,
             in_flight_max=100,
         )
-        self.load = Load(plan, SystemClock(), self._ended, keep=False)
+        self._clock = SystemClock()
+        self.load = Load(plan, self._clock, self._ended, keep=False)
         self.requests = 0
         self.failed = 0
         self.broken = 0
@@ -157,7 +161,9 @@ class Traffic:
 
     def share(self, cluster: str) -> float:
         """Part of the latest requests that a cluster answered."""
-        return Counter(record.cluster for record in self._recent)[cluster] / max(1, len(self._recent))
+        since_s = self._clock.monotonic_s() - RECENT_S
+        answered = Counter(record.cluster for record in self._recent if record.sent_s >= since_s)
+        return answered[cluster] / max(1, answered.total())
 
     def line(self) -> str:
         """One line on the latest requests."""
@@ -230,7 +236,7 @@ async def _rows(fleet: Fleet) -> list[dict[str, Any]]:
 
 def _screen(rows: list[dict[str, Any]], fleet: Fleet, traffic: Traffic | None) -> list[RenderableType]:
     table = Table(box=None, pad_edge=False)
-    for name in ("Region", "cluster", "tier", "state", "busy", "traffic", ""):
+    for name in ("Region", "cluster", "tier", "state", "busy", f"last {RECENT_S:.0f} s", ""):
         table.add_column(name, no_wrap=True)
     for row in rows:
         busy = f"{row['slots_total'] - row['slots_free']}/{row['slots_total']}" if row["figures"] == "current" else "-"

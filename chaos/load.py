@@ -42,6 +42,8 @@ class LoadPlan(msgspec.Struct, frozen=True, kw_only=True):
     prefixes: int = 0
     """Number of shared prompt beginnings, each of `prefix_tokens`; 0 makes every prompt its own."""
     prefix_tokens: int = 500
+    users: int = 0
+    """Number of end users, named in `user`, which sessions and canaries go by; 0 names none."""
     in_flight_max: int = 2_000
     within_s: Positive = 60.0
     """The client's patience with one request."""
@@ -76,13 +78,15 @@ def timetable(plan: LoadPlan) -> Iterator[Planned]:
         model = chance.choice(plan.models)
         stream = chance.random() < plan.stream_share
         tokens = max(1, round(plan.output_tokens * chance.uniform(0.5, 1.5)))
-        body = {
+        body: dict[str, object] = {
             "model": model,
             "messages": [{"role": "user", "content": _prompt(plan, chance, number)}],
             "max_tokens": tokens,
             "ignore_eos": True,
             "stream": stream,
         }
+        if plan.users:
+            body["user"] = f"user-{chance.randrange(plan.users)}"
         lines = [f"POST {base}/v1/chat/completions HTTP/1.1", f"host: {host}", "content-type: application/json"]
         lines += [f"{header}: {value}" for header, value in plan.headers]
         if secret:

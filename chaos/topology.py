@@ -86,13 +86,20 @@ class Topology(Shape, frozen=True, kw_only=True):
 
 
 def demo(*, time_scale: float = 0.5) -> Topology:
-    """Three clusters in two Regions: reserved and on-demand tiers, mixed GPUs, one cluster with adapters."""
+    """Three clusters in two Regions: reserved and on-demand tiers, mixed GPUs, adapters in both reserved clusters.
+
+    No cluster is the only one for anything, so that any may be killed.
+    """
     h100, a100 = "llama2-70b/h100-80gb/tp8", "llama2-70b/a100-80gb/tp8"
     capped = "llama2-70b/h100-80gb-pcap/tp4"
     adapters = ("llama-70b-sql", "llama-70b-support")
     return Topology(
         clusters=(
-            ClusterShape(name="eu-reserved", region="eu-west", pods=(PodShape(gpu=h100), PodShape(gpu=a100, slots=8))),
+            ClusterShape(
+                name="eu-reserved",
+                region="eu-west",
+                pods=(PodShape(gpu=h100, adapters=adapters, adapter_slots=2), PodShape(gpu=a100, slots=8)),
+            ),
             ClusterShape(
                 name="eu-burst",
                 region="eu-west",

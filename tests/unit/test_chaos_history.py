@@ -1,12 +1,14 @@
 """The history tells apart what must be told apart: failed early, failed late, and lied."""
 
+import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from chaos.history import Record, Recorder, percentile, read, summarize, write
-from chaos.load import LoadPlan, timetable
+from chaos.load import LoadPlan, Planned, timetable
 
 
 def listen(
@@ -132,3 +134,15 @@ def test_shared_prefixes_begin_alike() -> None:
     plan = LoadPlan(url="http://127.0.0.1:1", rps=50, duration_s=2, models=("a",), prefixes=3, prefix_tokens=100)
     starts = {planned.request.partition(b'"content": "')[2][:300] for planned in timetable(plan)}
     assert len(starts) == 3
+
+
+def body(planned: Planned) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(planned.request.partition(b"\r\n\r\n")[2])
+    return found
+
+
+def test_requests_come_from_as_many_users_as_the_plan_has() -> None:
+    plan = LoadPlan(url="http://127.0.0.1:1", rps=50, duration_s=2, models=("a",))
+    assert all("user" not in body(planned) for planned in timetable(plan))
+    of = [body(planned)["user"] for planned in timetable(msgspec.structs.replace(plan, users=3))]
+    assert sorted(set(of)) == ["user-0", "user-1", "user-2"]
