@@ -13,7 +13,8 @@ _STREAM_OPTIONS = jsonscan.Key("stream_options")
 _INCLUDE_USAGE = jsonscan.Key("include_usage")
 _ESCAPED = rb"\u00"
 _NEAR_BYTES = 256
-_KEY_FOLLOWS = re.compile(rb"[ \t\r\n]*:")
+_NEAR_MODEL = re.compile(rb'(?<!\\)"model"[ \t\r\n]*:')
+"""The key, and not the end of a longer one with a quote in it."""
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 
@@ -84,9 +85,9 @@ def _with_true(options: bytes) -> bytes:
 
 def _model_offset(body: bytes) -> int:
     """Offset of the value of the one top-level `model`: most clients begin with it."""
-    first = body.find(MODEL_KEY.literal, 0, _NEAR_BYTES)
-    if first >= 0 and jsonscan.opened(body[:first]) == 1 and _KEY_FOLLOWS.match(body, first + len(MODEL_KEY.literal)):
-        return jsonscan.value_offset(body, first)
+    first = _NEAR_MODEL.search(body, 0, _NEAR_BYTES)
+    if first is not None and jsonscan.opened(body[: first.start()]) == 1:
+        return jsonscan.value_offset(body, first.start())
     return _value_offset(body, MODEL_KEY)
 
 

@@ -19,6 +19,8 @@ from gir.wire.openai import peek, with_include_usage, with_model
         (b'{"x":["model"],"y":{"model":1},"model":"a"}', b'{"x":["model"],"y":{"model":1},"model":"b/c"}'),
         (b'{"x":"{[{","model":"a"}', b'{"x":"{[{","model":"b/c"}'),
         (b'{"mod\\u0065l":"a"}', b'{"mod\\u0065l":"b/c"}'),
+        (b'{"not \\"model":1,"model":"a"}', b'{"not \\"model":1,"model":"b/c"}'),
+        (b'{"not \\"model" :"q","model" :"a"}', b'{"not \\"model" :"q","model" :"b/c"}'),
         (b'{"x":"\\"model\\":\\"q\\"","model":"a"}', b'{"x":"\\"model\\":\\"q\\"","model":"b/c"}'),
     ],
 )
