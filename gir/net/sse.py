@@ -240,6 +240,9 @@ class EventFramer:
             return True
         chunk = parse_payload(payload)
         if is_error(chunk):
+            if self.terminal_seen:
+                # Nothing was missing when it failed: to its client it is as complete as one that was cut here.
+                return False
             self._note_end(chunk)
             if not self.content_seen:
                 self.error_event = payload

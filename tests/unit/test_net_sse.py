@@ -142,6 +142,17 @@ def test_done_after_a_late_error_proves_nothing(hidden: bool) -> None:
     assert not framer.terminal_seen
 
 
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("done", [b"", DONE])
+def test_an_error_after_the_end_breaks_nothing(done: bytes, hidden: bool) -> None:
+    framer = EventFramer(Api.CHAT, hide_late_error=hidden, keep_text=hidden)
+    ended = ROLE + TOKEN + STOP
+    passed = framer.feed(ended) + framer.feed(FAULT) + framer.feed(done)
+    assert passed + framer.missing_end == ended + DONE
+    assert framer.terminal_seen
+    assert framer.late_error is None
+
+
 def test_a_late_error_can_be_kept_from_the_client() -> None:
     framer = EventFramer(Api.CHAT, hide_late_error=True)
     assert framer.feed(TOKEN + FAULT) == TOKEN
@@ -210,9 +221,17 @@ def test_the_end_is_proved(data: bytes, choices: int, proved: bool, event_by_eve
         (TOKEN + STOP + USAGE, b"data: [DONE]\n\n"),
         (TOKEN + STOP + DONE, b""),
         (TOKEN, b""),
-        (TOKEN + STOP + FAULT, b""),
+        (TOKEN + STOP + FAULT, b"data: [DONE]\n\n"),
+        (TOKEN + FAULT, b""),
     ],
-    ids=["cut after the last token", "cut after the usage", "whole", "cut before", "failed after the last token"],
+    ids=[
+        "cut after the last token",
+        "cut after the usage",
+        "whole",
+        "cut before",
+        "failed after the last token",
+        "failed",
+    ],
 )
 def test_a_complete_stream_that_was_cut_before_its_done_is_given_one(data: bytes, missing: bytes) -> None:
     framer = EventFramer(Api.CHAT)
