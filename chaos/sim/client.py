@@ -37,6 +37,7 @@ class Told(msgspec.Struct, kw_only=True):
     ask: Ask
     started_s: float
     status: int = 0
+    retry_after: str = ""
     ended_s: float | None = None
     left: bool = False
     broke: bool = False
@@ -98,6 +99,8 @@ class Client(asyncio.Protocol):
             self._id = value.decode()
         elif name == b"x-gir-cluster":
             self._cluster = value.decode()
+        elif name == b"retry-after":
+            self.told.retry_after = value.decode()
 
     def on_headers_complete(self) -> None:
         self.told.status = self._parser.get_status_code()

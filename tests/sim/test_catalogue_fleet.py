@@ -1,14 +1,29 @@
 """Faults of the catalogue that befall returning clusters and whole fleets, in virtual time (F27 to F30)."""
 
+import math
+
 import pytest
 
+from chaos.sim.client import Told
 from chaos.sim.world import World
-from gir.model.policy import HealthPolicy
-from tests.support.catalogue import FAULT_S, VICTIM, live
+from gir.model.policy import FlowPolicy, HealthPolicy
+from tests.support.catalogue import FAULT_S, NAMES, VICTIM, Lived, Load, live
 
 pytestmark = pytest.mark.slow
 AWAY_S = 30.0
 FLAPS, HALF_S = 10, 10.0
+HOLD_OFF_S = 1.0
+PROBE_S = 1.0
+"""Between two probes: until one is refused, a fleet that fell silent at once may be the router's own trouble."""
+CLASSES = Load(rps=20.0, tenants=("gold", "plain", "plain", "plain", "cheap"), tokens=32)
+"""Critical, Standard and Sheddable: what a third of the fleet cannot do alone, but for the Critical part."""
+
+
+def told(lived: Lived, tenant: str, from_s: float, until_s: float) -> list[Told]:
+    """What clients of one tenant were told, of what they asked in a span of time."""
+    assert lived.world.crowd is not None
+    everybody = lived.world.crowd.told
+    return [t for t in everybody if t.ask.tenant == tenant and from_s <= t.started_s - FAULT_S < until_s]
 
 
 def test_f27_a_cluster_that_returns_ramps_up_and_is_not_lost_again() -> None:
@@ -63,9 +78,49 @@ def test_f29_a_lost_region_costs_nobody_an_error_before_the_first_token() -> Non
     assert not lived.placements(VICTIM, 1.0, 39.0) and not lived.placements("eu-2", 1.0, 39.0)
 
 
+def test_f29_a_lost_region_that_leaves_too_little_room_costs_the_sheddable_first_and_no_critical_one() -> None:
+    lived = live("region", load=CLASSES, slots=8, flow=FlowPolicy(queue_max=8))
+    assert lived.work_before >= 20 and lived.findings == []
+    assert all(t.status == 200 for tenant in CLASSES.tenants for t in told(lived, tenant, -10.0, -2.0))
+    shed = [t for t in told(lived, "plain", 0.0, 40.0) if t.status == 429]
+    sheddable = told(lived, "cheap", 0.0, 40.0)
+    assert len(shed) >= 50, "the rest had room for everybody"
+    assert sum(t.status == 429 and t.retry_after >= "1" for t in sheddable) >= 0.9 * len(sheddable)
+    let_in = [t.started_s for t in sheddable if t.status == 200]
+    for one in shed:
+        assert one.ended_s is not None
+        assert not [s for s in let_in if one.started_s < s < one.ended_s + HOLD_OFF_S - 0.01], "invariant I9"
+    critical = told(lived, "gold", -10.0, 50.0)
+    assert len(critical) >= 200
+    assert all(t.status == 200 for t in critical)
+
+
 def test_f30_every_beat_lost_at_once_is_the_observers_own_trouble() -> None:
     lived = live("all_beats")
     assert lived.find("fault", "all_beats") and lived.work_before >= 20
     assert lived.findings == [] and lived.failed_before_token == []
     assert lived.ended("truncated") == []
     assert lived.placements(VICTIM, 20.0, 40.0), "it goes on as before"
+
+
+def test_f30_a_fleet_that_is_gone_is_not_tried_in_vain_and_serves_soon_after_the_first_return() -> None:
+    def spoil(world: World) -> None:
+        def first_returns() -> None:
+            world.clusters["us-1"].restart()
+
+        world.at(FAULT_S + AWAY_S, first_returns)
+
+    lived = live("crash", targets=range(len(NAMES)), lasts_s=AWAY_S + 20.0, spoil=spoil)
+    assert len(lived.find("fault", "crash")) == len(NAMES)
+    assert lived.work_before >= 20 and lived.findings == []
+    gone = told(lived, "plain", 0.0, AWAY_S)
+    assert len(gone) >= 200
+    assert {(t.status, t.broke) for t in gone} == {(503, False)}
+    assert all(t.retry_after.isdigit() and int(t.retry_after) >= 1 for t in gone)
+    assert max((t.ended_s or math.inf) - t.started_s for t in gone) <= 0.05
+    tried = [step.at_s for step in lived.find("place") if 0.0 <= step.at_s < AWAY_S]
+    assert not tried or max(tried) <= PROBE_S, "tried in vain"
+    back = told(lived, "plain", AWAY_S, AWAY_S + 20.0)
+    assert min(t.ended_s or math.inf for t in back if t.status == 200) - FAULT_S <= AWAY_S + 5.0
+    assert {t.status for t in told(lived, "plain", AWAY_S + 5.0, AWAY_S + 20.0)} == {200}
+    assert {step.rest[1] for step in lived.find("place") if AWAY_S <= step.at_s < AWAY_S + 20.0} == {"us-1"}

@@ -6,7 +6,7 @@ import msgspec
 
 from chaos.sim.client import Ask
 from chaos.sim.cluster import ClusterSpec
-from chaos.sim.plan import START_S, WARM_S, Fault, Plan, plan_of
+from chaos.sim.plan import START_S, WARM_S, Fault, plan_of
 from chaos.sim.world import World, drop_pending
 from gir.model.policy import FlowPolicy, HealthPolicy
 
@@ -17,6 +17,19 @@ NAMES = (VICTIM, "eu-2", "us-1")
 MODEL = "llama"
 HEALTH = HealthPolicy(ejection_max_s=20.0, holddown_max_s=10.0)
 """As delivered, but for what only lengthens the wait for the end of a run."""
+
+
+class Load(msgspec.Struct, frozen=True, kw_only=True):
+    """What is asked around the fault."""
+
+    rps: float = RPS
+    tenants: tuple[str, ...] = ("plain",)
+    """In turn."""
+    tokens: int = 16
+
+
+LOAD = Load()
+FLOW = FlowPolicy(queue_max=500)
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -89,28 +102,32 @@ def live(
     health: HealthPolicy = HEALTH,
     models: Sequence[tuple[str, ...]] = ((MODEL,),) * len(NAMES),
     other: int = -1,
+    targets: Sequence[int] = (0,),
+    load: Load = LOAD,
+    slots: int = 16,
+    flow: FlowPolicy = FLOW,
     spoil: Callable[[World], None] = lambda _: None,
 ) -> Lived:
-    """A whole life with one fault on the first cluster; `spoil` may watch or hurt the world before it begins."""
+    """A whole life with one fault, on the first cluster unless `targets` says otherwise; `spoil` may watch or hurt the
+    world before it begins."""
     drawn = plan_of(1, clusters=2, faults=frozenset({kind}))
-    fault = Fault(kind=kind, at_s=FAULT_S, lasts_s=lasts_s, target=0, other=other)
     plan = msgspec.structs.replace(
         drawn,
         routers=1,
         clusters=tuple(
             ClusterSpec(
-                name=name, region=name[:2], tier="reserved", models=served, pods=2, slots=16, pace=1.0, queue_max=50
+                name=name, region=name[:2], tier="reserved", models=served, pods=2, slots=slots, pace=1.0, queue_max=50
             )
             for name, served in zip(NAMES, models, strict=True)
         ),
-        policy=msgspec.structs.replace(drawn.policy, health=health, flow=FlowPolicy(queue_max=500), limits=()),
-        faults=(fault,),
+        policy=msgspec.structs.replace(drawn.policy, health=health, flow=flow, limits=()),
+        faults=tuple(Fault(kind=kind, at_s=FAULT_S, lasts_s=lasts_s, target=target, other=other) for target in targets),
         asks=(),
         safety_s=20.0 + lasts_s,
         shared_store=False,
         core=-1,
     )
-    world = World(msgspec.structs.replace(plan, asks=_load(plan, lasts_s)))
+    world = World(msgspec.structs.replace(plan, asks=_asks(load, lasts_s)))
     world.observed.lines = []
     # The victim is the nearest, so most of the traffic goes there.
     delays = {(VICTIM, "router-0"): 0.002} | {(name, "router-0"): 0.004 for name in NAMES[1:]}
@@ -121,21 +138,20 @@ def live(
     return Lived(world)
 
 
-def _load(plan: Plan, lasts_s: float) -> tuple[Ask, ...]:
-    """`RPS` requests a second from ten seconds before the fault until ten seconds after its end."""
-    count = int((20.0 + lasts_s) * RPS)
+def _asks(load: Load, lasts_s: float) -> tuple[Ask, ...]:
+    """Requests from ten seconds before the fault until ten seconds after its end."""
     return tuple(
         Ask(
-            at_s=FAULT_S - 10.0 + number / RPS,
+            at_s=FAULT_S - 10.0 + number / load.rps,
             router=0,
-            tenant="plain",
+            tenant=load.tenants[number % len(load.tenants)],
             model=MODEL,
             stream=number % 4 > 0,
             prompt_bytes=400,
-            tokens=16,
+            tokens=load.tokens,
         )
-        for number in range(count)
+        for number in range(int((20.0 + lasts_s) * load.rps))
     )
 
 
-__all__ = ["HEALTH", "MODEL", "VICTIM", "Lived", "live"]
+__all__ = ["FAULT_S", "HEALTH", "MODEL", "VICTIM", "Lived", "Load", "live"]
