@@ -165,6 +165,7 @@ class Pipeline:
             scope.policy,
             stages.registry.view,
             exchange.arrived_s,
+            criticality=asked.criticality,
         )
         request = scope.request = requesting.build(asked, caller, scope, principal)
         if stages.tracing.on:

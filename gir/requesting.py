@@ -71,6 +71,7 @@ class Asked(msgspec.Struct, kw_only=True):
     api: Api
     body: bytes
     peek: Peek
+    criticality: Criticality
     session_key: str | None
     trusted: bool
     surveyed: Survey | None = None
@@ -106,6 +107,7 @@ def read(caller: Caller, api: Api, body: bytes, principal: Principal, surveyed: 
         api=api,
         body=body,
         peek=seen,
+        criticality=class_of(principal, caller.criticality),
         session_key=caller.session_key or seen.session_key,
         trusted=principal.trusted,
         surveyed=surveyed,
@@ -135,7 +137,7 @@ def build(asked: Asked, caller: Caller, scope: Scope, principal: Principal) -> I
         model=model,
         model_asked=ModelId(seen.model),
         principal=principal,
-        criticality=class_of(principal, caller.criticality),
+        criticality=asked.criticality,
         stream=seen.stream,
         prompt_tokens_estimate=int(prompt_bytes / BYTES_PER_TOKEN),
         output_tokens_max=seen.output_tokens_max,

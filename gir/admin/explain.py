@@ -96,7 +96,15 @@ class ExplainApi:
         asked, principal = self._asked(ask, policy)
         headers = [(name.lower().encode(), value.encode()) for name, value in ask.headers.items()]
         rewrite = self._rewriter.rewrite(
-            asked.model_asked, headers, principal, asked.session_key, policy, view, now_s, explain=True
+            asked.model_asked,
+            headers,
+            principal,
+            asked.session_key,
+            policy,
+            view,
+            now_s,
+            criticality=asked.criticality,
+            explain=True,
         )
         model = ModelId(rewrite.model)
         prompt = _prompt(ask)

@@ -51,9 +51,12 @@ class Rewriter:
         view: ClusterView,
         now_s: float,
         *,
+        criticality: Criticality | None = None,
         explain: bool = False,
     ) -> Rewrite:
         """The model `principal` is served by when it asks for `model`. With `explain` the answer counts for nothing.
+
+        `criticality` is the request's class, the principal's usual one if not told.
 
         Raises RequestError (BAD_REQUEST) when a tester's override names no target of the rule.
         """
@@ -68,7 +71,8 @@ class Rewriter:
         if view is not self._view:
             self._view = view
             self._live.clear()
-        rewrite = self._split(rule, headers, principal, session_key, now_s)
+        usual = principal.criticality_default if criticality is None else criticality
+        rewrite = self._split(rule, headers, principal, session_key, usual, now_s)
         if explain:
             rewrite.settled = True
         elif not rule.dry_run:
@@ -174,6 +178,7 @@ class Rewriter:
         headers: Sequence[tuple[bytes, bytes]],
         principal: Principal,
         session_key: str | None,
+        criticality: Criticality,
         now_s: float,
     ) -> Rewrite:
         trial = self.trials[rule.name]
@@ -185,7 +190,7 @@ class Rewriter:
             how = trial.state.value
             if trial.state is TrialState.RUNNING:
                 how = f"draw={draw:.4f}{'<' if arm else '>='}{threshold:.4f}"
-            if arm and not self._is_live(rule.targets[arm].model, principal):
+            if arm and not self._is_live(rule.targets[arm].model, principal, criticality):
                 how += f" ({rule.targets[arm].model} has no live cluster for this caller)"
                 arm = 0
         target = rule.targets[arm].model
@@ -216,12 +221,13 @@ class Rewriter:
             param=CANARY.decode(),
         )
 
-    def _is_live(self, model: str, principal: Principal) -> bool:
-        """Whether some cluster that may take work of `principal` reports the model (or its alias) and has slots for it.
+    def _is_live(self, model: str, principal: Principal, criticality: Criticality) -> bool:
+        """Whether some cluster that may take such work of `principal` reports the model (or its alias) and has slots.
 
-        A caller kept to Regions where the canary is not, or reserved out of its clusters, stays with the stable target.
+        A caller kept to Regions where the canary is not, reserved out of its clusters, or of a class that their tiers
+        are closed to, stays with the stable target.
         """
-        kind = self._index.kind(ModelId(self._aliases.get(model, model)), Criticality.CRITICAL, principal)
+        kind = self._index.kind(ModelId(self._aliases.get(model, model)), criticality, principal)
         live = self._live.get(kind)
         if live is None:
             live = self._live[kind] = self._serves(kind, self._view)

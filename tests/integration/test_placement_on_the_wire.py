@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
 from gir.model.beat import AgentHello, BeatReport
@@ -267,6 +268,17 @@ async def test_a_canary_across_clusters_reaches_the_cluster_that_has_the_model_a
         "temperature": 0.25,
         "x-unknown": [1, 2.5],
     }
+
+
+async def test_a_request_of_a_class_that_the_canarys_tier_is_closed_to_is_served_by_the_stable_target(
+    begin: Begin,
+) -> None:
+    reserved, on_demand = TIERS
+    closed = msgspec.structs.replace(on_demand, criticality_min="standard")
+    rules = msgspec.structs.replace(canary(100), tiers=(reserved, closed))
+    world = await begin(rules, a=EU, lab=("eu", "on_demand", ("llama-next",)))
+    told = [await world.ask(x_gir_criticality=each) for each in ("sheddable", "standard", "sheddable")]
+    assert [(status, headers["x-gir-cluster"]) for status, headers, _ in told] == [(200, "a"), (200, "lab"), (200, "a")]
 
 
 @pytest.mark.slow

@@ -13,9 +13,11 @@ from gir.model.policy import (
     ModelPolicy,
     RuleMatch,
     TenantPolicy,
+    TierPolicy,
 )
+from gir.model.request import Criticality
 from gir.place import Rewriter
-from tests.support.placing import NOW_S, cluster, policy, pool, principal, view
+from tests.support.placing import NOW_S, TIERS, cluster, policy, pool, principal, view
 
 BOTH = view(cluster("a", pools=[pool(), pool(model="llama-next")]))
 
@@ -33,7 +35,7 @@ def ask(rewriter: Rewriter, rule: CanaryRule | None, *, model="llama", session=N
     caller = more.pop("caller", None) or principal()
     fleet = more.pop("fleet", BOTH)
     rules = more.pop("policy", None) or policy(rewrites=(rule,) if rule else ())
-    return rewriter.rewrite(model, headers, caller, session, rules, fleet, now_s)
+    return rewriter.rewrite(model, headers, caller, session, rules, fleet, now_s, **more)
 
 
 def test_a_model_without_rules_is_left_alone():
@@ -117,6 +119,18 @@ def test_residency_of_the_credential_keeps_a_caller_off_a_canary_elsewhere():
     kept = principal(regions_allowed=frozenset({"eu"}))
     assert ask(rewriter, None, fleet=fleet, policy=rules, caller=kept).model == "llama"
     assert ask(rewriter, None, fleet=fleet, policy=rules).model == "llama-next"
+
+
+def test_a_class_that_the_canarys_only_tier_is_closed_to_stays_with_the_stable_target():
+    fleet = view(cluster("a"), cluster("lab", tier="gold", pools=[pool(model="llama-next")]))
+    gold = TierPolicy(name="gold", price_per_slot_hour=9.0, criticality_min="standard")
+    rewriter, rules = Rewriter(), policy(tiers=(*TIERS, gold), rewrites=(split(100),))
+    got = ask(rewriter, None, fleet=fleet, policy=rules, criticality=Criticality.SHEDDABLE)
+    assert got.model == "llama"
+    assert "no live cluster for this caller" in got.note
+    assert ask(rewriter, None, fleet=fleet, policy=rules, criticality=Criticality.STANDARD).model == "llama-next"
+    cheap = principal(criticality_default=Criticality.SHEDDABLE)
+    assert ask(rewriter, None, fleet=fleet, policy=rules, caller=cheap).model == "llama", "nobody said a class"
 
 
 def test_an_exact_match_comes_before_one_that_matches_any_model():
