@@ -95,6 +95,14 @@ class RateLease:
             left -= sum(self.owed.values())
         return max(0, left)
 
+    def change(self, rate: Rate) -> None:
+        """Take over other numbers: what was left moves by as much, and what was refused under the old may be asked."""
+        if rate == self.rate:
+            return
+        self.remaining = max(0, self.remaining + rate.limit - self.rate.limit)
+        self._denied_until_s = self.retry_at_s = 0.0
+        self.rate = rate
+
     def low(self, now_s: float) -> bool:
         """Whether it is time to draw more, before the units drawn ahead run out."""
         return 2 * self.in_hand < self._drawn and now_s >= self._denied_until_s

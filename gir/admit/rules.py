@@ -136,7 +136,7 @@ class Counters:
             lease = self.rates[key] = RateLease(key, rate, local=self._local, now_s=now_s)
             lease.live = self._live
             lease.absent, lease.absent_since_s = self._absent
-        lease.rate = rate
+        lease.change(rate)
         return lease
 
     def _slot(self, key: str, limit: int, now_s: float) -> SlotLease:

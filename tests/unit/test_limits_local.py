@@ -53,3 +53,18 @@ def test_places_are_held_ahead_and_never_beyond_the_limit() -> None:
     with pytest.raises(LimitExceeded):
         limits.reserve_now(request("last"), 1_000.0)
     assert store.asked < 1_000 / 50
+
+
+def test_whoever_was_refused_is_let_in_as_soon_as_the_limit_is_raised() -> None:
+    limits, _ = limiter(LimitRule(name="small", requests_per_min=2))
+    for number in range(2):
+        limits.reserve_now(request(number), 1_000.0)
+    with pytest.raises(LimitExceeded):
+        limits.reserve_now(request("refused"), 1_000.0)
+    limits.heed({"small": {"requests_per_min": 10}})
+    assert limits.reserve_now(request("again"), 1_000.01) is not None
+    (row,) = limits.rows(1_000.01)
+    assert (row["limit"], row["remaining"]) == (10, 7)
+    limits.heed({"small": {"requests_per_min": 3}})
+    with pytest.raises(LimitExceeded):
+        limits.reserve_now(request("more"), 1_000.02)
