@@ -26,10 +26,13 @@ MENTIONS_MAX = 10_000
 """Strings that could be one of the keys whose place is looked for."""
 OUTSIDE_BYTES_MAX = 12 * 1024 * 1024
 """Bytes outside strings: white space takes a decoder longer than text does."""
+BACKSLASHES_MAX = 2_000_000
+"""A decoder takes ten times as long for an escape as for a letter; a prompt of as many Chinese characters, escaped."""
 NAME_BYTES_MAX = 64 * 1024
 """Longest raw value of a field that is read as text, such as `user`."""
 
 _ESCAPED = rb"\u00"
+_BACKSLASH = 0x5C
 OPTIONS_KEY = jsonscan.Key("stream_options")
 _KEY_BYTES_MAX = 6 * len("stream_options") + 2
 """A key with each letter spelled as an escape, and its quotes."""
@@ -112,9 +115,11 @@ class Survey:
 
     def _structure(self) -> Iterator[None]:
         body, at = self.body, 0
-        values = brackets = members = outside_bytes = 0
+        values = brackets = members = outside_bytes = backslashes = 0
         while at < len(body):
             part = _slice(body, at, self._slice_bytes)
+            backslashes += part.count(b"\\")
+            _bound(backslashes, BACKSLASHES_MAX, "backslashes")
             if not part.isascii():
                 part = _whole_characters(body, at, part)
             if b'"' in part or not self._inside:
@@ -152,12 +157,11 @@ class Survey:
             start = match.start()
             if start >= at + length:
                 break
-            between = body[seen:start]
-            if _is_escaped(between):
+            if _is_escaped(body, seen, start):
                 continue
             self._mentions += 1
             _bound(self._mentions, MENTIONS_MAX, "mentions of the fields `model` and `stream_options`")
-            outside, inside = _outside(between, inside)
+            outside, inside = _outside(body[seen:start], inside)
             depth += outside.count(b"{") + outside.count(b"[") - outside.count(b"}") - outside.count(b"]")
             seen = start
             if not inside and depth == 1 and jsonscan.COLON.match(body, match.end()):
@@ -175,8 +179,8 @@ def _is_member(octet: int, depth: int) -> bool:
 
 def _slice(body: bytes, at: int, length: int) -> bytes:
     """The next slice, which ends after a whole escape sequence."""
-    part = body[at : at + length]
-    return body[at : at + length + 1] if _is_escaped(part) else part
+    end = min(at + length, len(body))
+    return body[at : end + _is_escaped(body, at, end)]
 
 
 def _whole_characters(body: bytes, at: int, part: bytes) -> bytes:
@@ -200,6 +204,9 @@ def _outside(part: bytes, inside: int) -> tuple[bytes, int]:
     return b"".join(pieces[inside::2]), (inside + len(pieces) - 1) % 2
 
 
-def _is_escaped(before: bytes) -> bool:
-    """Whether what follows `before` is the second half of an escape sequence."""
-    return before.endswith(b"\\") and (len(before) - len(before.rstrip(b"\\"))) % 2 == 1
+def _is_escaped(body: bytes, start: int, end: int) -> bool:
+    """Whether an escape sequence that begins at `start` or later ends with the octet at `end`. Copies nothing."""
+    run = end
+    while run > start and body[run - 1] == _BACKSLASH:
+        run -= 1
+    return (end - run) % 2 == 1

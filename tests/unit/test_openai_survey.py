@@ -53,6 +53,7 @@ def test_only_what_could_hold_up_the_loop_is_surveyed() -> None:
         (b'{"model":"m"' + b',"k":1' * 10_001 + b"}", "more than 10000 fields"),
         (HEAD + b"[" + b'"model",' * 10_001 + b"1]}", "more than 10000 mentions"),
         (HEAD + b"[" + b" " * limits.OUTSIDE_BYTES_MAX + b"]}", "bytes outside strings"),
+        (HEAD + b'"' + b"\\u6f22" * 2_000_001 + b'"}', "more than 2000000 backslashes"),
         (HEAD + b"[" * DEPTH_MAX + b"]" * DEPTH_MAX + b"}", "nests deeper than 200"),
         (HEAD + b'"\xff"}', "not valid UTF-8 at byte 25"),
         (HEAD + b'"' + b"x" * limits.SLICE_BYTES + b"\xc3" + b'"}', "not valid UTF-8 at byte"),
@@ -77,6 +78,7 @@ def test_what_just_fits_passes() -> None:
         b'{"model":"m"' + b',"k":1' * 9_999 + b"}",
         HEAD + b"[" * (DEPTH_MAX - 1) + b"]" * (DEPTH_MAX - 1) + b"}",
         HEAD + b'"' + "漢".encode() * 100_000 + b'"}',
+        HEAD + b'"' + b"\\u6f22" * 2_000_000 + b'"}',
     ):
         assert len(surveyed(body).model_at) == 1
 
@@ -140,6 +142,8 @@ HOSTILE: dict[str, Callable[[], bytes]] = {
     "lists": lambda: filled(HEAD + b"[", b"[]", b"]}", b","),
     "texts": lambda: filled(b'{"model":"m","prompt":[', b'"a"', b"]}", b","),
     "escapes": lambda: filled(HEAD + b'"', b"\\u0041", b'"}'),
+    "keys in texts": lambda: filled(b'{"model":"m","prompt":[', b'"\\"model"', b"]}", b","),
+    "backslashes": lambda: filled(HEAD + b'"', b"\\\\", b'"}'),
     "quotes": lambda: filled(HEAD + b'"', b'\\"', b'"}'),
     "members": lambda: filled(b'{"model":"m"', b',"k":1', b"}"),
     "models": lambda: filled(b'{"model":"m"', b',"model":"m"', b"}"),
