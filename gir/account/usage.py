@@ -12,9 +12,10 @@ def delivered_usage(
 
     `reported` is what the engine counted, merged over the answer. Without it (the client left, or the stream broke,
     before the final count) the tokens are counted from what was delivered: engines send one content event per token,
-    and more per event only under speculative decoding; such a figure is marked as estimated. A request that delivered
-    nothing (`started` False) took nothing. `complete` says that the answer's end was seen: a count that came before
-    the end covers what had been sent when it was made, so the larger of the two figures holds.
+    and more per event only under speculative decoding. Of a whole answer `content_events` is an estimate by the length
+    of its text. Such figures are marked as estimated. A request that delivered nothing (`started` False) took nothing.
+    `complete` says that the answer's end was seen: a count that came before the end covers what had been sent when it
+    was made, so the larger of the two figures holds.
     """
     if not started:
         return NO_USAGE

@@ -27,6 +27,8 @@ POLL_S = 1.0
 TRIES_MAX = 8
 """Others that may be faster before a change is given up; operators are few."""
 LATER_MAX = 1_000
+VERSION_MAX = 2**53 - 1
+"""Redis compares versions as floating-point numbers, which are exact up to here."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -207,6 +209,8 @@ class OrderDesk:
 
     async def _take(self, kept: Kept) -> None:
         try:
+            if not 0 <= kept.version < VERSION_MAX:
+                raise ValueError("no version counts so far; mend it in the store")
             orders = decode(kept.text)
             check_orders(orders)
         except ValueError as error:

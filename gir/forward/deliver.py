@@ -14,7 +14,7 @@ from gir.model.request import Api, Usage
 from gir.net.errors import TotalTimeout, UpstreamError
 from gir.net.exchange import Exchange
 from gir.net.sse import error_bytes
-from gir.wire.openai import read_usage
+from gir.wire.usage import read_usage, written_tokens
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +24,8 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     result: AttemptResult
     phase: Phase
     usage: Usage | None = None
+    tokens: int = 0
+    """Of a whole answer whose engine counted none: an estimate."""
     detail: str = ""
     told: bool = False
     """The upstream's own error event has reached the client, so it needs none of ours."""
@@ -33,7 +35,14 @@ def deliver_whole(exchange: Exchange, answer: Answer, headers: bytes) -> Deliver
     """Answer with a body that is complete."""
     assert answer.head is not None, "a whole answer has a head"
     exchange.respond(answer.head.status, headers, answer.body)
-    return Delivery(outcome=Outcome.COMPLETED, result=AttemptResult.OK, phase=Phase.DONE, usage=read_usage(answer.body))
+    usage = read_usage(answer.body)
+    return Delivery(
+        outcome=Outcome.COMPLETED,
+        result=AttemptResult.OK,
+        phase=Phase.DONE,
+        usage=usage,
+        tokens=written_tokens(answer.body) if usage is None else 0,
+    )
 
 
 async def deliver_stream(exchange: Exchange, answer: Answer) -> Delivery:

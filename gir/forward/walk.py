@@ -130,6 +130,9 @@ class Walk:
     ) -> None:
         answer = attempt.answer
         framer = answer.framer if answer else None
+        tokens = delivery.tokens if delivery else 0
+        if framer and first_token_s is not None:
+            tokens = tokens_in(framer)
         ended = Attempt(
             cluster=attempt.candidate.cluster,
             result=result,
@@ -139,7 +142,7 @@ class Walk:
             ended_s=self._sender.now_s(),
             first_token_s=first_token_s,
             retry_after_s=answer.retry_after_s if answer and result is not AttemptResult.OK else None,
-            tokens=tokens_in(framer) if framer and first_token_s is not None else 0,
+            tokens=tokens,
             detail=delivery.detail if delivery else answer.detail if answer else "",
         )
         self.attempts.append(ended)

@@ -64,5 +64,5 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     first_token_s: float | None = None
     retry_after_s: float | None = None
     tokens: int = 0
-    """Token events passed on to the client."""
+    """Token events passed on to the client; of a whole answer without a count of its own, an estimate by its length."""
     detail: str = ""

@@ -26,7 +26,7 @@ class RedisOrders:
         async with self._linked() as link:
             version, text = await link.fields(self._key, ["version", "text"], CALL_S)
         try:
-            return Kept(int(version or 0), text or b"")
+            return Kept(0 if version is None else int(version), text or b"")
         except ValueError:
             raise StoreError(f"{self.place}: {self._key} holds no orders") from None
 

@@ -38,7 +38,7 @@ class RedisUsage:
         (heard,) = await self._call(self._read, [self._index], [])
         found = []
         for name, told_unix_s in zip(heard[::2], heard[1::2], strict=True):
-            replica = name.decode()
+            replica = name.decode(errors="backslashreplace")
             _, fields = await self._call(self._read, [self._index, self._rows_of(replica)], [])
             found.append(_totals(replica, float(told_unix_s), dict(zip(fields[::2], fields[1::2], strict=True))))
         return found

@@ -73,6 +73,9 @@ async def test_a_store_that_is_away_or_holds_nonsense_says_so(server: RedisServe
     server.cli("ZADD", "{gir}:usage", "1", "b")
     with pytest.raises(UsageStoreError, match="b has told cannot be read"):
         await replica.fleet.read()
+    server.cli("ZREM", "{gir}:usage", "b")
+    server.cli("EVAL", "redis.call('ZADD', KEYS[1], 1, '\\255')", "1", "{gir}:usage")
+    assert "\\xff" in [one.replica for one in (await replica.fleet.read()).replicas]
     server.kill()
     with pytest.raises(UsageStoreError):
         await replica.fleet.tell()

@@ -7,7 +7,7 @@ import pytest
 from gir.admit.ports import StoreError
 from gir.control import changes
 from gir.control.changes import Seen, Voice
-from gir.control.orders import TRIES_MAX, Kept
+from gir.control.orders import TRIES_MAX, VERSION_MAX, Kept
 from gir.model.orders import Orders, encode
 from gir.stores.orders_file import COPY, FileOrders
 from gir.stores.orders_memory import MemoryOrders
@@ -86,6 +86,17 @@ async def test_what_cannot_be_is_refused_and_touches_nothing() -> None:
     with pytest.raises(ValueError, match="weight"):
         await desk.change(changes.cluster("eu-1", None, ANN, weight=7.0))
     assert (desk.version, desk.followed) == (0, [])
+
+
+@pytest.mark.parametrize("version", [-1, VERSION_MAX, 10**30])
+async def test_a_version_that_cannot_be_counted_on_is_refused(version: int) -> None:
+    store = MemoryOrders()
+    desk = Desk(store)
+    await desk.change(drain("eu-1"))
+    store._kept = Kept(version, encode(Orders()))
+    await desk.look()
+    assert f"version {version} is refused" in desk.trouble
+    assert drained(desk) == ["eu-1"]
 
 
 async def test_while_the_store_is_away_the_last_orders_stay_and_commands_are_refused() -> None:

@@ -10,6 +10,7 @@ from gir.model.request import Usage
 from gir.model.usage import merge_usage
 from gir.net.sse import EventFramer
 from gir.wire.openai import read_usage
+from gir.wire.usage import written_tokens
 from tests.support.streams import STREAMS
 
 CHAT = b"""{"id":"x","choices":[{"message":{"content":"usage"}}],"usage":{"prompt_tokens":12,"completion_tokens":3,
@@ -54,6 +55,27 @@ RESPONSES = b"""{"usage":{"input_tokens":9,"input_tokens_details":{"cached_token
 )
 def test_usage_of_a_whole_answer(body: bytes, usage: Usage | None) -> None:
     assert read_usage(body) == usage
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        (b'{"id":"a long name","choices":[{"message":{"role":"assistant","content":"four five"}}]}', 3),
+        (b'{"choices":[{"text":"abcd"},{"text":"efgh"}]}', 2),
+        (b'{"choices":[{"message":{"content":null,"tool_calls":[{"function":{"arguments":"{\\"a\\":1}"}}]}}]}', 2),
+        (b'{"content":[{"type":"text","text":"abcdefgh"},{"type":"thinking","thinking":"abcd"}]}', 3),
+        (b'{"instructions":"not written","output":[{"content":[{"type":"output_text","text":"abcde"}]}]}', 2),
+        ('{"choices":[{"text":"\u6a21\u578b"}]}'.encode(), 2),
+        (b'{"data":[{"embedding":[0.5]}]}', 0),
+        (b'{"choices":[{"message":{"content":""}}]}', 0),
+        (b'{"choices":"abcdefgh"}', 0),
+        (b"[]", 0),
+        (b"<html>", 0),
+        (b'{"choices":' + b"[" * 9_999, 0),
+    ],
+)
+def test_what_a_whole_answer_says_is_counted_by_length_when_its_engine_does_not(body: bytes, tokens: int) -> None:
+    assert written_tokens(body) == tokens
 
 
 @pytest.mark.parametrize(
