@@ -236,7 +236,7 @@ async def test_a_cluster_keeps_all_counters_of_a_round_trip_together() -> None:
         await store.connect()
         replies = await store.exchange([Take("a", HOUR, 1, 3), Take("b", HOUR, 1, 4)], [Claim("c", 5, "me", 2, 5.0)])
         assert [taken.units for taken in replies.taken] == [3, 4]
-        assert (await store.census("me", 5.0)).live == 1
+        assert (await store.census("me", 5.0, 5.0)).live == 1
         node.pause()
         with pytest.raises(StoreError):
             await store.exchange([Take("a", HOUR, 1, 1)], [])
