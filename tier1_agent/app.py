@@ -47,7 +47,6 @@ from tier1_agent.status import Status
 
 STALL_S = 0.5
 YOUNG_OBJECTS = 50_000
-_ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared, not bound
 
 
 class Agent:
@@ -217,10 +216,6 @@ class Agent:
         config, tls = self._config, self._config.beat_tls
         url = config.advertise_url
         if url is None:
-            if host in _ANY_HOST:
-                raise ConfigError(
-                    f"advertise_url is missing: routers cannot dial {config.listen}; give the URL they can"
-                )
             bracketed = f"[{host}]" if ":" in host else host
             url = f"{'https' if config.tls else 'http'}://{bracketed}:{self.port}"
         hello = AgentHello(

@@ -84,15 +84,28 @@ def _check(args: argparse.Namespace) -> int:
         pods = len(read_pods(args.file.parent / config.pods.file)) if config.pods.file else len(config.pods.static)
     except ConfigError as error:
         if not args.json:
-            raise
+            raise ConfigError(f"{error}{_other_kind(str(error))}") from None
         print(json.dumps({"ok": False, "error": str(error), "errors": str(error).splitlines()}))
         return EXIT_CANNOT_START
-    warning = "" if pods else "no pod is listed"
+    lacking = {
+        "no pod is listed": not pods,
+        "no router is listed: none will send requests here": not config.routers,
+    }
+    warning = "; ".join(text for text, lacks in lacking.items() if lacks)
     if args.json:
         print(json.dumps({"ok": True, "cluster": config.cluster, "pods": pods, "warning": warning}))
     else:
         print(f"{args.file}: good: cluster {config.cluster}, {pods} pods{f'; warning: {warning}' if warning else ''}")
     return EXIT_OK
+
+
+def _other_kind(error: str) -> str:
+    """A further line when the file is not an agent's at all."""
+    if "pods is a list" in error:
+        return "\nthis looks like a file of pods; name it in the agent's file: pods: {file: FILE}"
+    if "policy is no known key" in error:
+        return "\nthis looks like the file of a router; check it with: gir config check FILE"
+    return ""
 
 
 def _schema(_: argparse.Namespace) -> int:

@@ -23,6 +23,7 @@ from tier1_agent.scorers import PRESETS, Preset, Weights
 
 Seconds = Annotated[float, msgspec.Meta(gt=0.0, le=86_400.0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
+_ANY_HOST = frozenset({"0.0.0.0", "::"})  # noqa: S104  # compared, not bound
 _NAME_WORDS = "a name of at most 128 letters, digits, '.', '_' and '-' that begins with a letter or digit"
 Name = Annotated[
     str,
@@ -202,6 +203,8 @@ def _faults(config: AgentConfig, base: Path) -> Iterator[str]:
     if config.advertise_url is not None:
         for fault in _refused(partial(Endpoint.parse, config.advertise_url)):
             yield f"advertise_url is {fault.removeprefix('url ')}"
+    elif config.routers and config.listen.rpartition(":")[0].strip("[]") in _ANY_HOST:
+        yield f"listen is {config.listen!r}, which routers cannot dial: give the URL they can as advertise_url"
     yield from _pod_faults(config.pods, base)
     yield from _gate_faults(config.gate)
     if config.forward.bodies_bytes_max < config.forward.body_bytes_max:

@@ -56,6 +56,7 @@ def pods_of(entries: Iterable[PodEntry], *, source: str, base: Path) -> tuple[Po
     Raises ConfigError with a line for each entry that is wrong, naming its field, value and fix.
     """
     specs: dict[PodId, PodSpec] = {}
+    served: dict[tuple[str, ModelId], PodId] = {}
     faults: list[str] = []
     for index, entry in enumerate(entries):
         where = f"{source}[{index}]"
@@ -66,6 +67,8 @@ def pods_of(entries: Iterable[PodEntry], *, source: str, base: Path) -> tuple[Po
             continue
         if spec.id in specs:
             faults.append(f"{where}.name is {spec.id!r}: another pod has it; give each pod a name of its own")
+        elif (twin := served.setdefault((spec.url, spec.model), spec.id)) != spec.id:
+            faults.append(f"{where}.url is {spec.url!r}: pod {twin!r} has it for this model too; keep one of them")
         specs[spec.id] = spec
     if faults:
         raise ConfigError("\n".join(faults))

@@ -28,7 +28,7 @@ def test_a_bad_file_is_explained_in_one_line(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_the_answer_can_be_read_by_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "check", "--json", write(tmp_path, GOOD)]) == EXIT_OK
+    assert main(["config", "check", "--json", write(tmp_path, GOOD + "routers: [r:7070]\n")]) == EXIT_OK
     assert json.loads(capsys.readouterr().out) == {"ok": True, "cluster": "eu-1", "pods": 1, "warning": ""}
     assert main(["config", "check", "--json", write(tmp_path, "cluster: [\n")]) == EXIT_CANNOT_START
     assert json.loads(capsys.readouterr().out)["ok"] is False
@@ -43,6 +43,18 @@ def test_the_pods_file_is_checked_along(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "pods.yaml").write_text("pods: []\n")
     assert main(["config", "check", path]) == EXIT_OK
     assert "warning: no pod is listed" in capsys.readouterr().out
+
+
+def test_a_file_of_another_kind_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", write(tmp_path, "pods: [{url: 'http://x:1', model: m}]\n")]) == EXIT_CANNOT_START
+    assert "name it in the agent's file: pods: {file: FILE}" in capsys.readouterr().err
+    assert main(["config", "check", write(tmp_path, "listen: 127.0.0.1:1\npolicy: {}\n")]) == EXIT_CANNOT_START
+    assert "gir-agent: this looks like the file of a router; check it with: gir config check" in capsys.readouterr().err
+
+
+def test_an_agent_that_no_router_hears_of_is_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["config", "check", write(tmp_path, GOOD)]) == EXIT_OK
+    assert "warning: no router is listed: none will send requests here" in capsys.readouterr().out
 
 
 def test_the_schema_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:

@@ -62,6 +62,8 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
         ("listen: nowhere\n", ["listen is 'nowhere'", "host:port"]),
         ("routers: [127.0.0.1]\n", ["routers[0] is '127.0.0.1'", "host:port"]),
         ("advertise_url: ftp://x\n", ["advertise_url", "ftp", "http://host:port"]),
+        ("listen: 0.0.0.0:8101\nrouters: [r:7070]\n", ["listen is '0.0.0.0:8101'", "as advertise_url"]),
+        ("listen: '[::]:8101'\nrouters: [r:7070]\n", ["listen is '[::]:8101'", "advertise_url"]),
         ("picker: {preset: best}\n", ["picker.preset is 'best'"]),
         ("picker: {weights: {speed: 1}}\n", ["picker.weights", "speed", "expectedWork"]),
         ("picker: {weights: {prefix: -1}}\n", ["picker.weights", "prefix"]),

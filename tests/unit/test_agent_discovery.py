@@ -68,6 +68,7 @@ def test_defaults_are_the_usual_ones(tmp_path: Path) -> None:
         ("{url: 'http://x:1', model: m, slot: 1}", ["pods[0].slot is no known key", "did you mean slots?"]),
         ("{url: 'http://x:1', model: m, name: 'a b'}", ["pods[0].name is 'a b'"]),
         ("{url: 'http://x:1', model: m}, {url: 'http://x:1', model: m}", ["pods[1].name", "another pod has it"]),
+        ("{url: 'http://x:1', model: m, name: a}, {url: 'http://x:1', model: m}", ["pods[1].url", "pod 'a' has it"]),
         ("{url: 'http://x:1', model: m, api_key_file: /nowhere/key}", ["/nowhere/key"]),
     ],
 )
@@ -76,6 +77,11 @@ def test_a_bad_entry_is_named_with_its_value_and_a_fix(tmp_path: Path, entry: st
         specs_of(tmp_path, f"pods: [{entry}]\n")
     for part in expected:
         assert part in str(refused.value)
+
+
+def test_one_server_may_have_several_models(tmp_path: Path) -> None:
+    specs = specs_of(tmp_path, "pods: [{url: 'http://x:1', model: m, name: a}, {url: 'http://x:1', model: n, name: b}]")
+    assert [spec.id for spec in specs] == ["a", "b"]
 
 
 class Watched:
