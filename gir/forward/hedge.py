@@ -32,27 +32,42 @@ class Opener(Protocol):
 async def first_good(walk: Opener, candidate: Candidate, after_s: float) -> Try:
     """The attempt whose answer counts. If both fail, the one that failed last; the other has been ended."""
     first = asyncio.get_running_loop().create_task(walk.open(walk.begin_first(candidate)))
-    tasks = {first}
+    tasks, winner = {first}, None
     try:
         done, _ = await asyncio.wait(tasks, timeout=after_s)
         if not done and (second := walk.begin_hedge()) is not None:
             tasks.add(asyncio.get_running_loop().create_task(walk.open(second)))
-        return await _race(walk, tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        winner = await _race(walk, tasks)
+        await _end(walk, tasks)
+    except BaseException:
+        # The client left, perhaps in the very turn in which an answer came: whoever has one must be ended all the same.
+        if winner is not None:
+            walk.drop(winner)
+        await _end(walk, tasks)
+        raise
+    return winner
 
 
 async def _race(walk: Opener, tasks: set[asyncio.Task[Try]]) -> Try:
-    waiting = set(tasks)
+    """The winner; `tasks` keeps those that were not looked at."""
     while True:
-        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks -= done
         ended = [task.result() for task in done]
         good = [attempt for attempt in ended if attempt.answer and attempt.answer.result is AttemptResult.OK]
-        winner = good[0] if good else (ended[-1] if not waiting else None)
+        winner = good[0] if good else (ended[-1] if not tasks else None)
         for attempt in ended:
             if attempt is not winner:
                 walk.drop(attempt)
         if winner is not None:
             return winner
+
+
+async def _end(walk: Opener, tasks: set[asyncio.Task[Try]]) -> None:
+    """End what nobody waits for: cancelled attempts end themselves, those that have an answer are dropped."""
+    for task in tasks:
+        task.cancel()
+    for ended in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(ended, Try):
+            walk.drop(ended)
+    tasks.clear()
