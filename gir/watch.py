@@ -75,7 +75,11 @@ class Watch:
         self._trials()
         if view is not self._view:
             self._view = view
-            self._unreachable = tuple(state.id for state in view.clusters if state.unreachable)
+            unreachable = [state for state in view.clusters if state.unreachable]
+            self._unreachable = tuple(state.id for state in unreachable)
+            for state in unreachable:
+                # After a goodbye, or under maintenance, what runs there is waited for; now that is in vain.
+                self._lost.setdefault(state.id, "unreachable")
             self._waiting.look()
         if self._lost:
             self._move(view)

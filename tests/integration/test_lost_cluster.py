@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from gir.model.cluster import ClusterStatus
+from gir.model.cluster import ClusterStatus, Intent
 from gir.model.ids import ClusterId
 from gir.model.outcome import Outcome
 from gir.net.exchange import Exchange
@@ -74,6 +74,37 @@ async def test_waiters_move_poisoned_connections_go_and_a_late_answer_is_counted
         (scope,) = router.recorder.ended
         assert scope.outcome is Outcome.COMPLETED
         assert scope.usage is not None and scope.usage.completion_tokens == 2, "the late answer was settled"
+    finally:
+        for item in (router, *clusters):
+            await item.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leaving", ["goodbye", "maintenance"])
+async def test_who_waits_for_a_cluster_that_leaves_moves_when_it_freezes_over_it(leaving: str) -> None:
+    clusters = [await FakeCluster(name, late).start() for name in ("a", "b")]
+    router = await TestRouter(clusters).start()
+    watch = watch_of(router)
+    try:
+        asked = asyncio.ensure_future(ask(router))
+        while not any(cluster.seen for cluster in clusters):
+            await asyncio.sleep(0.002)
+        lost = next(cluster for cluster in clusters if cluster.seen)
+        other = next(cluster for cluster in clusters if cluster is not lost)
+        other.script = good
+        name, now_s = ClusterId(lost.name), router.clock.monotonic_s()
+        if leaving == "goodbye":
+            router.registry.goodbye(name, 1, now_s)
+        else:
+            router.registry.set_intent(name, Intent.MAINTENANCE, now_s)
+        watch.look()
+        await asyncio.sleep(0.02)
+        assert not other.seen, "what runs there is left alone as long as it is alive"
+        for _ in range(router.policies.current.health.probe_misses):
+            router.registry.probe(name, False, None, router.clock.monotonic_s())
+        watch.look()
+        code, _, headers = await asyncio.wait_for(asked, LATE_S / 2)
+        assert (code, headers["x-gir-cluster"]) == (200, other.name)
     finally:
         for item in (router, *clusters):
             await item.close()
