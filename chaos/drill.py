@@ -50,6 +50,9 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     """Share of the experiment's clients that leave before their answer is complete."""
     control_may_fail: bool = False
     """The fault is meant to reach everybody."""
+    classes: tuple[str, ...] = ()
+    """Criticalities of the experiment's clients, drawn at random for each request: one named twice comes twice as
+    often. Empty: all are Standard, and of one tenant."""
     rude: bool = False
     """The fault is made of requests that are in no history, so requests and attempts cannot be counted."""
     routers: int = 1
@@ -65,6 +68,8 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings = nothing_special
     """Sections laid over the routers' configuration."""
     engine: PodShape = PodShape(gpu="llama2-70b/h100-80gb/tp8", slots=16)
+    engines: dict[str, PodShape] = {}
+    """Engines of single clusters, by name, where they differ."""
     time_scale: float = 0.5
     """Multiplies what the engines' answers take."""
     before_s: float = 20.0
@@ -110,10 +115,22 @@ def limits(drill: Drill, scale: float) -> dict[str, Any]:
     }
 
 
+def tenants(drill: Drill) -> dict[str, Any]:
+    """The policy of a drill with classes: a tenant for each."""
+    groups = [{"id": "experiment"}, {"id": "control"}]
+    return {"tenants": groups + [{"id": name, "criticality_default": name} for name in sorted(set(drill.classes))]}
+
+
 def topology(drill: Drill, scale: float) -> Topology:
     """Three equal clusters for the experiment and one for the control group, every health setting scaled."""
     clusters = [
-        ClusterShape(name=name, region=region, model=EXPERIMENT_MODEL, pods=(drill.engine,) * 2, proxied=drill.proxied)
+        ClusterShape(
+            name=name,
+            region=region,
+            model=EXPERIMENT_MODEL,
+            pods=(drill.engines.get(name, drill.engine),) * 2,
+            proxied=drill.proxied,
+        )
         for name, region in (("eu-1", "eu-west"), ("eu-2", "eu-west"), ("us-1", "us-east"))
     ]
     clusters.append(ClusterShape(name="control", region="us-east", model=CONTROL_MODEL, pods=(drill.engine,)))
@@ -122,6 +139,7 @@ def topology(drill: Drill, scale: float) -> Topology:
         "models": [{"name": EXPERIMENT_MODEL, "resume": drill.resume}],
         "health": {name: round(value * scale, 4) for name, value in HEALTH_S.items()} | {"probe": drill.probe},
         "forward": {"lost_idle_s": round(LOST_IDLE_S * scale, 4)},
+        **(tenants(drill) if drill.classes else {}),
         **(limits(drill, scale) if drill.limited else {}),
     }
     settings = drill.settings(scale)
@@ -132,7 +150,7 @@ def topology(drill: Drill, scale: float) -> Topology:
         phantoms=drill.phantoms,
         issuer=drill.issuer,
         issuer_settings=drill.issuer_settings(scale),
-        keys=(KeyShape(id="experiment", tenant="experiment"), KeyShape(id="control", tenant="control")),
+        keys=tuple(KeyShape(id=name, tenant=name) for name in ("experiment", "control", *sorted(set(drill.classes)))),
         time_scale=drill.time_scale,
         clocks_adjustable=drill.clocks_adjustable,
         policy=overlay(policy, settings.get("policy", {})),

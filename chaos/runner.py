@@ -152,13 +152,14 @@ class Run:
             raise BrokenOffError("most requests of the control group fail: the fault reaches beyond its victim")
 
     def _load(self, fleet: Fleet, model: str, key: str, rps: float, *, seed: int) -> Load:
+        names = self._drill.classes if self._drill.classes and key == "experiment" else (key,)
         plan = LoadPlan(
             url=fleet.router_url,
             more_urls=tuple(router.url for router in fleet.routers[1:]),
             rps=rps,
             duration_s=1e9,
             models=(model,),
-            keys=((key, self._secret(fleet, key)),),
+            keys=tuple((name, self._secret(fleet, name)) for name in names),
             stream_share=self._drill.stream_share,
             within_s=self._drill.patience_s,
             leave_share=self._drill.leave_share if key == "experiment" else 0.0,

@@ -1,12 +1,24 @@
 """Clusters that are slow, full, or gone all together."""
 
+import asyncio
+
+from chaos.class_promises import (
+    CRITICAL,
+    SHEDDABLE,
+    STANDARD,
+    critical_succeed,
+    room_was_short,
+    sheddable_are_shed_first,
+)
 from chaos.drill import Drill
 from chaos.engine.faults import Fault
+from chaos.evidence import samples
 from chaos.fleet import get
 from chaos.hits import fault_hit, victims_were_slower
 from chaos.promises import (
     ALWAYS,
     EVERYBODY_HURT,
+    WHOLE,
     as_fast_as_before_within,
     attempts_bounded,
     failover_is_counted,
@@ -18,6 +30,7 @@ from chaos.promises import (
     victims_share_at_most,
 )
 from chaos.stage import Stage
+from chaos.topology import PodShape
 
 
 async def _slow(stage: Stage) -> None:
@@ -47,6 +60,22 @@ async def _start_again(stage: Stage) -> None:
     stage.mark("back")
 
 
+async def _start_again_and_ramp(stage: Stage) -> None:
+    """Also wait until the victims have all their work back: until then room is short still."""
+    await _start_again(stage)
+    while not await asyncio.to_thread(_whole, stage):
+        await stage.clock.sleep_s(0.1)
+
+
+def _whole(stage: Stage) -> bool:
+    _, page = get(f"{stage.fleet.admin_url}/metrics")
+    found = samples(page.decode())
+    names = [f'gir_cluster_weight_ratio{{cluster="{cluster.name}"}}' for cluster in stage.victims]
+    return all(found.get(name, 0.0) > WHOLE for name in names)
+
+
+FEW_SLOTS = 8
+"""Of an engine where room is to be short: a cluster has two of them, and the load needs 25 slots."""
 EVERY_CLUSTER = ("eu-1", "eu-2", "us-1", "control")
 
 DRILLS = (
@@ -83,6 +112,28 @@ DRILLS = (
         heal=_start_again,
         victims=("eu-1", "eu-2"),
         promises=(*ALWAYS, no_error_before_token, failover_is_counted, fault_hit("SIGKILL", at_least=4)),
+    ),
+    Drill(
+        id="F29b",
+        title="a Region is lost, and the rest has too little room",
+        hypothesis="Every process of a Region is killed and the other has a fifth of the slots: no Standard request is "
+        "shed while a Sheddable one is let in, and 99.9 % of the Critical ones succeed, for which there is room.",
+        fault=_kill,
+        heal=_start_again_and_ramp,
+        victims=("eu-1", "eu-2"),
+        classes=(CRITICAL, STANDARD, STANDARD, STANDARD, SHEDDABLE),
+        settings=lambda _: {"policy": {"flow": {"queue_max": 8}}},
+        engines={"us-1": PodShape(gpu="llama2-70b/h100-80gb/tp8", slots=FEW_SLOTS)},
+        time_scale=1.0,
+        before_s=60.0,
+        rps=24.0,
+        promises=(
+            *ALWAYS,
+            room_was_short,
+            sheddable_are_shed_first,
+            critical_succeed(0.999, slots=2 * FEW_SLOTS),
+            fault_hit("SIGKILL", at_least=4),
+        ),
     ),
     Drill(
         id="F30",
