@@ -26,6 +26,13 @@ else
   redis.call('PEXPIRE', KEYS[2], math.ceil(1000 * (ttl + absent_s)))
 end
 
+-- Who is expected to live longer than a heartbeat promises was heard of when this clock, or that of the server before,
+-- was ahead.
+local promised = string.format('%.3f', now + ttl)
+for _, replica in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.3f', now + ttl + 60), '+inf')) do
+  redis.call('ZADD', KEYS[1], promised, replica)
+end
+
 local joined = {}
 local stored = redis.call('HGETALL', KEYS[2])
 for i = 1, #stored, 2 do joined[stored[i]] = tonumber(stored[i + 1]) end

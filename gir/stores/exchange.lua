@@ -118,6 +118,10 @@ local function claim(key, limit, replica, want, ttl)
   local stored = redis.call('HGETALL', key)
   for i = 1, #stored, 2 do
     local held, ends = string.match(stored[i + 1], '(%d+):([%d.]+)')
+    if tonumber(ends) > now + ttl + 60 then
+      -- Written when this clock, or that of the server before, was ahead: it would keep the places of the dead.
+      redis.call('HSET', key, stored[i], string.format('%s:%.3f', held, now + ttl))
+    end
     if tonumber(ends) <= now then
       redis.call('HDEL', key, stored[i])
     elseif stored[i] ~= replica then

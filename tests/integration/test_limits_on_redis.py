@@ -145,6 +145,19 @@ async def test_flush_and_restart_cost_at_most_one_limit_and_no_exception(server:
         assert one.limiter.store_up
 
 
+async def test_the_dead_do_not_keep_their_places_when_the_servers_clock_goes_back(server: RedisServer) -> None:
+    store = RedisStore(server.url)
+    ahead_s = SystemClock().wall_s() + 3_600.0
+    server.cli("HSET", "{gir}:d", "dead", f"4:{ahead_s:.3f}")
+    server.cli("ZADD", "{gir}:live", f"{ahead_s:.3f}", "dead#1")
+    for places, live in ((1, 2), (5, 1)):
+        replies = await store.exchange([], [Claim("d", 5, "me", 5, 0.2)])
+        assert replies.claimed[0].held == places
+        assert (await store.census("me#1", 0.2, 0.2)).live == live
+        await asyncio.sleep(0.45)
+    await store.close()
+
+
 async def test_critical_passes_while_the_store_is_away(server: RedisServer) -> None:
     async with desk(server.url, limit=10) as one:
         server.kill()
