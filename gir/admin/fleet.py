@@ -76,7 +76,8 @@ class FleetApi:
             allowed = ", ".join([*_INTENTS, "weight"])
             raise RequestError(ErrorKind.NOT_FOUND, f"no action {action!r} on a cluster; there are: {allowed}")
         try:
-            self._registry.check_known(cluster)
+            if all(cluster != entry.cluster for entry in self._config.agents):  # it may yet come, and obeys then
+                self._registry.check_known(cluster)
         except ValueError as error:
             raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
         entry = next((entry for entry in self._policies.current.clusters if entry.id == cluster), None)
@@ -91,7 +92,8 @@ class FleetApi:
         self._log.info("operator", action=action, cluster=cluster, by=caller.get())
         self._on_change()
         rows = self._registry.rows(self._clock.monotonic_s())
-        return json_response(next(row for row in rows if row["cluster"] == cluster) | {"applied": applied})
+        unheard = {"cluster": cluster, "status": "unheard"}
+        return json_response(next((row for row in rows if row["cluster"] == cluster), unheard) | {"applied": applied})
 
     async def config(self, _: web.Request) -> web.Response:
         """The policy in force, what the fleet lacks for it, and why a newer one is not. It holds no secret."""

@@ -58,8 +58,9 @@ def describe(row: dict[str, Any]) -> str:
     """One rule as a few lines."""
     stage = f", stage {row['stage']} of {row['stages']}" if row["stages"] else ""
     dry = ", dry run" if row["dry_run"] else ""
-    reason = f": {row['reason']}" if row["reason"] else ""
-    lines = [f"{row['rule']}  {row['state']}{reason} ({row['running_s']:.0f} s{stage}{dry})"]
+    said = row["reason"]
+    state = said if said.startswith(row["state"]) else ": ".join(word for word in (row["state"], said) if word)
+    lines = [f"{row['rule']}  {state} ({row['running_s']:.0f} s{stage}{dry})"]
     lines += [
         f"  {each['role']:<8} {each['model']:<32} {each['share']:>6.1%}  "
         f"{each['requests']} requests, {each['errors']} errors"

@@ -72,7 +72,8 @@ def warn_of_reach(answer: Any, command: str) -> None:
 
 def orders_line(where: Any) -> str:
     """Where operators' orders are kept and who shares them, in one line."""
-    line = f"orders: {where['kept']} {where['place']}, version {where['version']}, shared by {where['shared_by']}"
+    place = "in memory" if where["kept"] == "memory" else f"{where['kept']} {where['place']}"
+    line = f"orders: {place}, version {where['version']}, known to {where['shared_by']}"
     if where["trouble"]:
         line += f"; AWAY: {where['trouble']}"
     if where["untold"]:

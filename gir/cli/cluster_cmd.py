@@ -23,6 +23,8 @@ def run(arguments: argparse.Namespace) -> int:
     warn_of_reach(answer, arguments.command)
     if arguments.json:
         show_json(answer)
+    elif answer["status"] == "unheard":
+        sys.stdout.write(f"{arguments.cluster}: noted for when it reports; this router has not heard of it yet\n")
     else:
         sys.stdout.write(f"{arguments.cluster}: {answer['intent']}, status {answer['status']}\n")
     return 0

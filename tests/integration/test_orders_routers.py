@@ -130,7 +130,7 @@ async def test_what_one_router_decides_or_is_told_holds_at_the_other_and_after_k
     await until(lambda: is_intent(second, "drain"), within_s=20.0)
     code, out, _ = await second.command("canary", "status")
     assert code == 0
-    assert "shared by every router that uses this Redis" in out
+    assert "known to every router that uses this Redis" in out
 
 
 async def test_of_two_promotions_at_once_one_is_told_that_it_came_second(pair: Any) -> None:
@@ -214,9 +214,27 @@ async def test_workers_without_redis_share_the_state_directory(workers: RouterPr
         assert await workers.canary("try", worker=number) == "aborted"
     code, out, complaint = await workers.command("status", worker=1)
     assert complaint.startswith("answered by w/1, one of 2 workers")
-    assert "shared by the 2 workers of this router, also after a restart" in " ".join(out.split())
+    assert "known to the 2 workers of this router, also after a restart" in " ".join(out.split())
     assert (await workers.command("canary", "remove", "try", worker=1))[0] == 0
     await until(lambda: is_state(workers, "try", "", worker=0))
+
+
+async def test_a_cluster_that_has_not_reported_yet_can_be_drained_and_comes_back_drained(
+    tmp_path: Path, site: Site
+) -> None:
+    router = RouterProcess(tmp_path, "r", policy=POLICY)
+    try:
+        await router.start()
+        code, out, complaint = await router.command("drain", "eu-1")
+        assert (code, complaint) == (0, "")
+        assert "eu-1: noted for when it reports" in out
+        code, _, complaint = await router.command("drain", "eu-2")
+        assert code == 1
+        assert "cluster 'eu-2' is unknown" in complaint
+        await site.start(router.beat_addresses)
+        await until(lambda: is_intent(router, "drain"), within_s=20.0)
+    finally:
+        router.kill()
 
 
 async def test_a_reload_asks_no_worker_for_a_restart_because_of_its_own_ports(workers: RouterProcess) -> None:
