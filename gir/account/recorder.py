@@ -225,6 +225,8 @@ class Recorder:
             record.cluster = scope.attempts[-1].cluster
         if scope.error is not None:
             record.error = scope.error.kind.value.code
+            if scope.error.reason != record.error:  # which limit, filter or queue: more than placement can say
+                record.reason = scope.error.reason
         if scope.first_token_s is not None:
             record.ttft_ms = round((scope.first_token_s - scope.arrived_s) * 1000, 3)
         if scope.queued_s:

@@ -177,7 +177,7 @@ def state(record: ClusterRecord, now_s: float) -> str:
 def _figures(record: ClusterRecord) -> str:
     """How much the numbers of its last beat are worth: `current`, `old` or `none`."""
     if record.beats.state is Beats.FRESH:
-        return "current"
+        return "current" if record.beats.streams else "old"  # a router that was paused excuses the loss
     return "old" if record.beats.state is Beats.SUSPECT else "none"
 
 

@@ -103,6 +103,15 @@ def test_figures_of_a_silent_cluster_are_marked_and_those_of_a_dead_one_blank() 
     assert int(cells[5].split()[0]) >= 18
 
 
+def test_figures_of_an_agent_that_died_under_a_paused_router_are_marked_although_its_silence_is_excused() -> None:
+    fleet = settled()
+    fleet.pause(2.0)
+    fleet.crash("us-1")
+    fleet.run(2.0)
+    cells = line(fleet)
+    assert (cells[3], cells[7], cells[8]) == ("suspect", "(1)", "(8/8)")
+
+
 def test_the_round_trip_of_a_cluster_that_answers_no_probe_is_blank() -> None:
     fleet = settled()
     fleet.freeze("us-1")
