@@ -24,8 +24,8 @@ from gir.model.policy import PolicySnapshot
 from gir.place.check import check_placement
 
 POLL_S = 1.0
-TRIES_MAX = 8
-"""Others that may be faster before a change is given up; operators are few."""
+TRIES_MAX = 50
+"""Times that others may be faster before a change is given up; operators are few, but scripts are not."""
 LATER_MAX = 1_000
 VERSION_MAX = 2**53 - 1
 """Redis compares versions as floating-point numbers, which are exact up to here."""

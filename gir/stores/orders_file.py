@@ -8,6 +8,7 @@ stopped.
 import asyncio
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -75,7 +76,9 @@ class FileOrders:
 
     def _read(self) -> Kept:
         try:
-            with open(self._path, "rb") as file:
+            with open(self._path, "rb", opener=_at_once) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise StoreError(f"{self.place} is no regular file; remove it")
                 text = file.read(BYTES_MAX + _FRAME_BYTES)
         except FileNotFoundError:
             return Kept()
@@ -109,6 +112,10 @@ class FileOrders:
             yield
         finally:
             os.close(lock)
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe would be waited for until somebody writes
 
 
 def _private(path: str, flags: int) -> int:

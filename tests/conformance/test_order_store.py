@@ -100,6 +100,12 @@ async def test_a_damaged_file_is_an_error_and_is_left_alone(tmp_path: Path, text
     assert (tmp_path / "orders.json").read_text(encoding="latin-1") == text
 
 
+async def test_a_pipe_in_the_files_place_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "orders.json")
+    with pytest.raises(StoreError, match="no regular file"):
+        await asyncio.wait_for(FileOrders(tmp_path).read(), 5.0)
+
+
 async def test_a_place_that_cannot_be_written_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file, not a directory")
     with pytest.raises(StoreError, match="state"):
