@@ -126,6 +126,7 @@ DRILLS = (
         engines={"us-1": PodShape(gpu="llama2-70b/h100-80gb/tp8", slots=FEW_SLOTS)},
         time_scale=1.0,
         before_s=60.0,
+        during_s=60.0,
         rps=24.0,
         promises=(
             *ALWAYS,
