@@ -11,12 +11,12 @@ setup: $(VENV)/.ready
 $(VENV)/.ready: pyproject.toml
 	@echo "Setting up $(VENV): about a minute the first time"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade pip
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[test]'
 	@touch $@
 
 $(VENV)/.bench-ready: $(VENV)/.ready
-	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[bench]'
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install -qq --disable-pip-version-check -e '.[bench]'
 	@touch $@
 
 demo: setup

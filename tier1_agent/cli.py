@@ -72,7 +72,10 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 def _cannot_listen(error: OSError, *addresses: str) -> str:
-    return f"cannot listen on {' or '.join(addresses)}: {error.strerror or error}; free the port or change the address"
+    problem = error.strerror or str(error)
+    if problem.startswith("cannot listen on"):
+        return problem  # the data port's: it has said all of it
+    return f"cannot listen on {' or '.join(addresses)}: {problem}; free the port or change the address"
 
 
 def _check(args: argparse.Namespace) -> int:

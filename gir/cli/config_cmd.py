@@ -95,12 +95,20 @@ def _diff(arguments: argparse.Namespace) -> int:
     if arguments.json:
         _print_json({"changes": changes})
     else:
-        for change in changes:
+        for change in filter(_telling, changes):
             note = "   (needs a restart)" if change["restart"] else ""
             sys.stdout.write(f"{change['field']}: {change['before']} -> {change['after']}{note}\n")
         if not changes:
             sys.stdout.write("no difference\n")
     return 1 if changes else 0
+
+
+def _telling(change: dict[str, Any]) -> bool:
+    """Whether a change tells a reader something: what comes or goes with an entry and says nothing in it does not."""
+    before, after = change["before"], change["after"]
+    if _MISSING not in (before, after):
+        return True
+    return (after if before == _MISSING else before) not in (None, "", (), [])
 
 
 def flat(config: RouterConfig) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`gir-agent` on the command line: what it checks, prints and returns."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_a_file_of_another_kind_is_recognised(tmp_path: Path, capsys: pytest.Cap
 def test_an_agent_that_no_router_hears_of_is_warned_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "check", write(tmp_path, GOOD)]) == EXIT_OK
     assert "warning: no router is listed: none will send requests here" in capsys.readouterr().out
+
+
+def test_a_taken_port_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        text = GOOD + f"listen: 127.0.0.1:{port}\nadmin: {{listen: '127.0.0.1:0'}}\n"
+        assert main(["serve", "-c", write(tmp_path, text)]) == EXIT_CANNOT_START
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert (
+        told == f"gir-agent: cannot listen on 127.0.0.1:{port}: Address already in use; free the port or choose another"
+    )
 
 
 def test_the_schema_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:

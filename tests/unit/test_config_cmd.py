@@ -56,6 +56,7 @@ def test_a_difference_names_fields_and_what_needs_a_restart(tmp_path: Path, caps
     assert "listen: 127.0.0.1:8080 -> 127.0.0.1:1234   (needs a restart)" in lines
     assert "policy.tiers[reserved].spill_at: 0.15 -> 0.2" in lines
     assert "policy.tiers[spot].price_per_slot_hour: (absent) -> 0.5" in lines
+    assert not any("-> None" in line for line in lines), "a knob that a new entry leaves alone"
     assert main(["config", "diff", before, str(tmp_path / "absent")]) == 1
 
 
