@@ -47,7 +47,10 @@ def test_a_difference_names_fields_and_what_needs_a_restart(tmp_path: Path, caps
         tmp_path,
         "b.yaml",
         listen="127.0.0.1:1234",
-        policy={"tiers": [{"name": "spot", "price_per_slot_hour": 0.5}, {**TIER, "spill_at": 0.2}]},
+        policy={
+            "tiers": [{"name": "spot", "price_per_slot_hour": 0.5}, {**TIER, "spill_at": 0.2}],
+            "limits": [{"name": "all", "requests_per_min": 9}],
+        },
     )
     assert main(["config", "diff", before, before]) == 0
     assert capsys.readouterr().out == "no difference\n"
@@ -56,6 +59,7 @@ def test_a_difference_names_fields_and_what_needs_a_restart(tmp_path: Path, caps
     assert "listen: 127.0.0.1:8080 -> 127.0.0.1:1234   (needs a restart)" in lines
     assert "policy.tiers[reserved].spill_at: 0.15 -> 0.2" in lines
     assert "policy.tiers[spot].price_per_slot_hour: (absent) -> 0.5" in lines
+    assert "policy.limits[all].requests_per_min: (absent) -> 9" in lines
     assert not any("-> None" in line for line in lines), "a knob that a new entry leaves alone"
     assert main(["config", "diff", before, str(tmp_path / "absent")]) == 1
 
