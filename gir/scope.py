@@ -139,6 +139,8 @@ class Scope:
     def first_token(self, candidate: Candidate, now_s: float) -> None:
         """The client can be answered; prefill work on the cluster is done."""
         self.first_token_s = now_s
+        if self.rewrite is not None:
+            self.rewrite.ttft_s = now_s - self.arrived_s
         self._stages.placer.first_token(self._running[candidate.cluster][0], now_s)
 
     def ended(self, attempt: Attempt, usage: Usage | None) -> None:

@@ -53,10 +53,12 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
 class Arm:
     """The newest results of one target of a rule."""
 
-    __slots__ = ("errors", "requests", "samples")
+    __slots__ = ("begun_s", "errors", "requests", "samples")
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
+        self.begun_s: list[float] = []
+        """Times to first token of answers that go on: long streams would be judged only when they end."""
         self.requests = 0
         """Results since the trial began."""
         self.errors = 0
@@ -93,10 +95,11 @@ def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue
             f"error rate {failed / len(newest):.0%} of {len(newest)} requests against {control_rate:.0%} "
             f"of {len(same_time)} in the control (allowed: {guard.error_rate_over_control_max:.0%} more)"
         )
-    base = _times(control.samples)
+    base = _times(control.samples) + control.begun_s
     if len(base) < guard.samples_min:
         return ""
-    return _too_slow(_times(newest), base, guard, overdue_s, canary.requests)
+    times = _times(newest) + canary.begun_s
+    return _too_slow(times, base, guard, overdue_s, canary.requests + len(canary.begun_s))
 
 
 def _times(samples: Iterable[Sample]) -> list[float]:

@@ -23,7 +23,8 @@ from gir.model.orders import CanaryOrder, mark
 from gir.model.policy import CanaryRule
 from gir.place.guard import Arm, Sample, verdict
 
-_PENDING_MAX = 500
+_UNDERWAY_MAX = 500
+"""Newest requests of each target that are watched on their way."""
 _JUDGE_EVERY_S = 1.0
 _JUDGE_EVERY = 5
 """Canary results after which the guard looks again, or a second, whichever comes first: judging is not free."""
@@ -52,6 +53,8 @@ class Rewrite(msgspec.Struct, kw_only=True, gc=False):
     arm: int = 0
     """Position of `target` in the rule; 0 is the control."""
     started_s: float = 0.0
+    ttft_s: float | None = None
+    """Time to its first token, from the moment that came; the end of the answer may be far off still."""
     settled: bool = False
 
 
@@ -71,7 +74,7 @@ class CanaryEvent(msgspec.Struct, frozen=True):
 class Trial:
     """State of one rule. All methods take the time; nothing here looks at a clock."""
 
-    __slots__ = ("_arms", "_events", "_judged_s", "_pending", "_staged_s", "mark", "reason", "rule", "run", "stage",
+    __slots__ = ("_arms", "_events", "_judged_s", "_staged_s", "_underway", "mark", "reason", "rule", "run", "stage",
                  "started_s", "state", "tally", "weights")  # fmt: skip
 
     def __init__(self, rule: CanaryRule, now_s: float, events: list[CanaryEvent]) -> None:
@@ -112,9 +115,9 @@ class Trial:
         return 0, draw, threshold
 
     def dispatched(self, rewrite: Rewrite) -> None:
-        """Watch a request on its way, so that one that never answers counts too."""
-        if self.rule.guard is not None and rewrite.arm:
-            self._pending.append(rewrite)
+        """Watch a request on its way: one that never answers counts too, and a first token long before the end."""
+        if self.rule.guard is not None and rewrite.arm < len(self._arms):
+            self._underway[rewrite.arm].append(rewrite)
 
     def observe(self, rewrite: Rewrite, ok: bool | None, ttft_s: float | None, now_s: float) -> None:
         """Take a result in (`ok` None: it says nothing about the model) and judge."""
@@ -156,7 +159,7 @@ class Trial:
     def abort(self, now_s: float, by: str, detail: str = "") -> None:
         """Send everything to the stable target."""
         self.state, self.reason = TrialState.ABORTED, detail or f"aborted by {by}"
-        self._pending.clear()
+        self._forget_underway()
         self._say(now_s, "abort", by, self.reason)
 
     def heed(self, order: CanaryOrder, began_s: float, now_s: float) -> None:
@@ -227,8 +230,11 @@ class Trial:
         self.started_s = self._judged_s = self._staged_s = now_s
         self.stage = 0
         self._arms = [Arm() for _ in self.rule.targets]
-        self._pending: deque[Rewrite] = deque(maxlen=_PENDING_MAX)
+        self._forget_underway()
         self._weigh()
+
+    def _forget_underway(self) -> None:
+        self._underway: list[deque[Rewrite]] = [deque(maxlen=_UNDERWAY_MAX) for _ in self.rule.targets]
 
     def _weigh(self) -> None:
         """Weights in force: the policy's, or those of the plan's stage."""
@@ -258,12 +264,13 @@ class Trial:
         if guard is None or self.state is not TrialState.RUNNING:
             return
         self._judged_s = now_s
-        while self._pending and self._pending[0].settled:
-            self._pending.popleft()
+        for arm, underway in zip(self._arms, self._underway, strict=True):
+            while underway and underway[0].settled:
+                underway.popleft()
+            arm.begun_s = [each.ttft_s for each in underway if not each.settled and each.ttft_s is not None]
         for place in range(1, len(self._arms)):
-            overdue_s = tuple(
-                now_s - each.started_s for each in self._pending if not each.settled and each.arm == place
-            )
+            silent = (each for each in self._underway[place] if not each.settled and each.ttft_s is None)
+            overdue_s = tuple(now_s - each.started_s for each in silent)
             bad = verdict(self._arms[place], self._arms[0], guard, now_s, overdue_s)
             if bad:
                 self.abort(now_s, "guard", bad)

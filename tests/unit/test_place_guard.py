@@ -1,7 +1,9 @@
 """A bad canary goes by itself, soon; a good one is left in peace; the control group never notices."""
 
+import heapq
 import math
 import random
+from collections import deque
 from statistics import fmean
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from gir.model.policy import CanaryGuard, CanaryRule, CanaryTarget, RuleMatch
 from gir.place import Rewriter
 from gir.place.guard import Arm, Sample, slower_z, verdict, wilson_lower
-from gir.place.trial import TrialState
+from gir.place.trial import Rewrite, TrialState
 from tests.support.placing import NOW_S, cluster, policy, pool, principal, view
 
 FLEET = view(cluster("a", pools=[pool(), pool(model="llama-next")]))
@@ -169,6 +171,45 @@ def test_a_canary_that_hangs_is_found_out_without_a_single_answer():
         run.rewriter.tick(run.now_s)
         if run.state is TrialState.ABORTED:
             break
+    assert run.state is TrialState.ABORTED
+    assert run.now_s - NOW_S <= 30.0
+
+
+def stream_for(run: Run, lasts_s: float, *, slower: float = 1.0, until_s: float = 120.0) -> None:
+    """Long streams at twenty a second, ticked once a second, until the canary is aborted or time is up."""
+    underway: deque[tuple[float, Rewrite, float]] = deque()
+    heard: list[tuple[float, int, Rewrite, float]] = []
+    for number in range(int(until_s * run.per_s)):
+        run.now_s = NOW_S + number / run.per_s
+        got = run.rewriter.rewrite("llama", [], principal(), f"s{number}", run.rules, FLEET, run.now_s)
+        run.canary += got.arm
+        ttft_s = run.chance.lognormvariate(-1.2, 0.5) * (slower if got.arm else 1.0)
+        underway.append((run.now_s + lasts_s, got, ttft_s))
+        heapq.heappush(heard, (run.now_s + ttft_s, number, got, ttft_s))
+        while heard[0][0] <= run.now_s:
+            _, _, other, its_s = heapq.heappop(heard)
+            other.ttft_s = its_s
+        while underway[0][0] <= run.now_s:
+            _, other, its_s = underway.popleft()
+            run.rewriter.observe(other, True, its_s, run.now_s)
+        if number % int(run.per_s) == 0:
+            run.rewriter.tick(run.now_s)
+        if run.state is TrialState.ABORTED:
+            return
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("lasts_s", [10.0, 60.0])
+def test_streams_that_go_on_after_their_first_token_are_not_taken_for_requests_that_hang(seed, lasts_s):
+    run = Run(weight=10, seed=seed)
+    stream_for(run, lasts_s)
+    assert run.state is TrialState.RUNNING, run.rewriter.trial("next").reason
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_slow_canary_is_gone_in_time_although_no_stream_has_ended(seed):
+    run = Run(weight=10, seed=seed)
+    stream_for(run, 60.0, slower=3.0)
     assert run.state is TrialState.ABORTED
     assert run.now_s - NOW_S <= 30.0
 
