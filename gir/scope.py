@@ -10,6 +10,7 @@ from gir.account.ledger import Account
 from gir.account.usage import NO_USAGE, delivered_usage
 from gir.admit.reservation import Reservation
 from gir.admit.ticket import Ticket
+from gir.model.cluster import ClusterStatus
 from gir.model.decision import Candidate, Placement
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId
@@ -116,6 +117,10 @@ class Scope:
         return stages.placer.elsewhere(
             self.request, stages.registry.view, self.policy, now_s=stages.clock.monotonic_s(), tried=tried
         )
+
+    def lost(self, cluster: ClusterId) -> bool:
+        """Whether health has taken `cluster` out of service."""
+        return any(state.id == cluster and state.status in _LOST for state in self._stages.registry.view.clusters)
 
     def started(self, candidate: Candidate, now_s: float) -> None:
         """Count the dispatch at once, so that the next plan sees it."""
@@ -287,6 +292,7 @@ def tracing_attributes(scope: Scope) -> dict[str, tracing.Value]:
     return found
 
 
+_LOST = (ClusterStatus.SUSPECT, ClusterStatus.DEAD)
 _TOO_MANY = 429
 _FAILURES = frozenset({Outcome.FAILED, Outcome.TRUNCATED})
 _NOTHING: tracing.Attributes = {}

@@ -7,6 +7,9 @@ A fleet in trouble must not be given more work than it asked for, so retries are
 - savings: each request saves that share of a retry, up to as many as there are requests in flight. When a whole cluster
   dies, everything that ran there breaks in one moment; savings pay for all of it at once, and over time retries still
   stay within the share. Without them only the first few would be moved and the rest would fail beside idle clusters.
+
+What breaks on a cluster that health has lost by then is moved without asking here, if a healthy one may serve it: the
+first few faults cost, and with them the cluster is out.
 """
 
 

@@ -23,6 +23,9 @@ class Guide(Protocol):
     def elsewhere(self, tried: frozenset[ClusterId]) -> bool:
         """Whether a cluster in good health and not yet tried could take the request."""
 
+    def lost(self, cluster: ClusterId) -> bool:
+        """Whether health has taken `cluster` out of service."""
+
     def started(self, candidate: Candidate, now_s: float) -> None:
         """An attempt on `candidate` begins."""
 

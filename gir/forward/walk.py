@@ -76,7 +76,7 @@ class Walk:
                 if last.answer.result is AttemptResult.OK:
                     return await self._deliver(last, last.answer)
                 self._end(last, last.answer.result, last.answer.phase)
-                if not self._may_go_on(last.answer):
+                if not self._may_go_on(last.answer, last.candidate.cluster):
                     break
             return self._give_up(last)
         finally:
@@ -155,14 +155,19 @@ class Walk:
         untried = len(self.attempts) + 1 < self._job.policy.attempts_max
         return untried and self._sender.now_s() < self._job.deadline_s and self._guide.elsewhere(self._tried)
 
+    def _may_leave(self, cluster: ClusterId) -> bool:
+        """Whether what broke on `cluster` may be done elsewhere. When it has been lost, its requests move for nothing,
+        like those that still wait there: all of them broke at once, and the fleet gets no work that it had not."""
+        return (self._guide.lost(cluster) and self._guide.elsewhere(self._tried)) or self._claim()
+
     def _claim(self) -> bool:
         if not self._sender.budget.take():
             return False
         self.retries += 1
         return True
 
-    def _may_go_on(self, answer: Answer) -> bool:
-        """Whether another cluster may be asked after `answer`; claims what that costs."""
+    def _may_go_on(self, answer: Answer, cluster: ClusterId) -> bool:
+        """Whether another cluster may be asked after the `answer` of `cluster`; claims what that costs."""
         if self._sender.now_s() >= self._job.deadline_s or len(self.attempts) >= self._job.policy.attempts_max:
             return False
         free = answer.may_be_elsewhere or answer.lost
@@ -170,7 +175,9 @@ class Walk:
         if verdict is Next.ONCE:
             self._asked_full += 1
             return self._asked_full <= 1
-        return verdict is Next.FREE or (verdict is Next.BUDGET and self._claim())
+        if verdict is Next.BUDGET and answer.result is AttemptResult.UPSTREAM_FAULT:
+            return self._claim()  # it answered: the request itself may be what breaks one engine after the other
+        return verdict is Next.FREE or (verdict is Next.BUDGET and self._may_leave(cluster))
 
     # The answer
 
@@ -223,9 +230,10 @@ class Walk:
         if rest is None:
             return None
         following = msgspec.structs.replace(plan, body=rest, resumes=delivered)
+        left = broken.candidate.cluster
         while self._sender.now_s() < self._job.deadline_s and len(self.attempts) < self._job.policy.attempts_max:
             candidate = self._guide.next(self._tried)
-            if candidate is None or not self._claim():
+            if candidate is None or not self._may_leave(left):
                 return None
             attempt = await self.open(self._begin(candidate), following)
             answer = attempt.answer
@@ -233,6 +241,7 @@ class Walk:
             if answer.result is AttemptResult.OK and answer.framer is not None:
                 return attempt
             self._end(attempt, answer.result, answer.phase)
+            left = candidate.cluster
         return None
 
     def _give_up(self, last: Try | None) -> Report:

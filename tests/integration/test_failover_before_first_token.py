@@ -168,6 +168,24 @@ async def test_all_who_wait_on_a_lost_cluster_move_however_small_the_retry_budge
     assert {code for code, _, _ in await asyncio.gather(*asked)} == {200}
 
 
+async def test_all_that_breaks_with_a_cluster_moves_however_small_the_retry_budget(start: Start) -> None:
+    killed = asyncio.Event()
+
+    async def dies(exchange: Exchange) -> None:
+        await killed.wait()
+        exchange.abort()
+
+    router, dying, other = await start(good)
+    dying.script, other.script = dies, good
+    asked = [asyncio.ensure_future(ask(router)) for _ in range(16)]
+    await _until(lambda: len(dying.seen) + len(other.seen) == 16)
+    budget = router.dispatcher.budget
+    assert len(dying.seen) > 2 * budget.limit(), "the budget alone would have let them all go"
+    killed.set()
+    assert {code for code, _, _ in await asyncio.gather(*asked)} == {200}
+    assert budget.retrying == budget.active == 0
+
+
 @pytest.mark.parametrize("code", [400, 401, 403, 404, 413, 422])
 async def test_the_callers_own_errors_pass_byte_for_byte(start: Start, code: int) -> None:
     router, first, second = await start(status(code))

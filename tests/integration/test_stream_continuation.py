@@ -258,6 +258,35 @@ async def test_when_nobody_can_go_on_the_break_is_told(start: Start) -> None:
     assert router.dispatcher.budget.retrying == 0
 
 
+async def test_all_streams_of_a_lost_cluster_are_continued_however_small_the_retry_budget(start: Start) -> None:
+    killed = asyncio.Event()
+
+    async def dies(exchange: Exchange) -> None:
+        exchange.start(200, EVENT_STREAM)
+        exchange.write(chunk_event("", role=True) + chunk_event("tok-0000 "))
+        await killed.wait()
+        exchange.abort()
+
+    router, clusters = await start()
+    lost = clusters[0]
+    for cluster in clusters:
+        cluster.script = dies if cluster is lost else engine(None)
+    asked = [asyncio.ensure_future(ask(router)) for _ in range(24)]
+    for _ in range(400):
+        if (
+            sum(not each.done() for each in asked)
+            == len(lost.seen)
+            == len(router.dispatcher.underway(lost.name).streams)
+        ):
+            break
+        await asyncio.sleep(0.005)
+    assert len(lost.seen) > router.dispatcher.budget.limit() + 1, "the budget alone would have continued them all"
+    router.registry.probe(ClusterId(lost.name), False, None, router.clock.monotonic_s(), refused=True)
+    killed.set()
+    assert {text_of(body) for body in await asyncio.gather(*asked)} == {ALL}
+    assert router.dispatcher.budget.retrying == router.dispatcher.budget.active == 0
+
+
 async def test_a_slow_first_token_is_hedged(start: Start) -> None:
     async def slow(exchange: Exchange) -> None:
         await asyncio.sleep(10)
