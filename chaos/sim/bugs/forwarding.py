@@ -1,5 +1,6 @@
 """Defects on the way of a request: retries, streams, disconnects, deadlines."""
 
+import weakref
 from typing import Any
 
 import msgspec
@@ -61,11 +62,16 @@ def _amnesia(begin: Any) -> Any:
 
 
 def _only_at_once(move: Any) -> Any:
-    def move_and_forget(watch: Watch, view: Any) -> None:
-        move(watch, view)
-        watch._lost.clear()
+    looked_at: weakref.WeakKeyDictionary[Watch, set[str]] = weakref.WeakKeyDictionary()
 
-    return move_and_forget
+    def move_once(watch: Watch, view: Any) -> None:
+        lost, known = watch._lost, looked_at.setdefault(watch, set())
+        watch._lost = {cluster: became for cluster, became in lost.items() if cluster not in known}
+        known.update(watch._lost)
+        move(watch, view)
+        watch._lost = lost
+
+    return move_once
 
 
 def _endless(job: Any) -> Any:
