@@ -11,7 +11,7 @@ import msgspec
 
 from chaos.members import overlay
 from chaos.promises import Promise
-from chaos.stage import CONTROL_MODEL, EXPERIMENT_MODEL, Stage
+from chaos.stage import CANARY_MODEL, CONTROL_MODEL, EXPERIMENT_MODEL, Stage
 from chaos.topology import ClusterShape, KeyShape, PodShape, StoreShape, Topology
 
 Deed = Callable[[Stage], Awaitable[None]]
@@ -53,6 +53,10 @@ class Drill(msgspec.Struct, frozen=True, kw_only=True):
     classes: tuple[str, ...] = ()
     """Criticalities of the experiment's clients, drawn at random for each request: one named twice comes twice as
     often. Empty: all are Standard, and of one tenant."""
+    canary: bool = False
+    """Two clusters in place of three, each with one engine more, of a new version of the model."""
+    users: int = 0
+    """End users of the experiment, named in its requests; 0 names none."""
     rude: bool = False
     """The fault is made of requests that are in no history, so requests and attempts cannot be counted."""
     routers: int = 1
@@ -121,6 +125,11 @@ def tenants(drill: Drill) -> dict[str, Any]:
     return {"tenants": groups + [{"id": name, "criticality_default": name} for name in sorted(set(drill.classes))]}
 
 
+def canary_engines(drill: Drill) -> tuple[PodShape, ...]:
+    """Engines of the new version in each cluster."""
+    return (msgspec.structs.replace(drill.engine, model=CANARY_MODEL),) if drill.canary else ()
+
+
 def topology(drill: Drill, scale: float) -> Topology:
     """Three equal clusters for the experiment and one for the control group, every health setting scaled."""
     clusters = [
@@ -128,10 +137,11 @@ def topology(drill: Drill, scale: float) -> Topology:
             name=name,
             region=region,
             model=EXPERIMENT_MODEL,
-            pods=(drill.engines.get(name, drill.engine),) * 2,
+            pods=(drill.engines.get(name, drill.engine),) * 2 + canary_engines(drill),
             proxied=drill.proxied,
         )
         for name, region in (("eu-1", "eu-west"), ("eu-2", "eu-west"), ("us-1", "us-east"))
+        if not (drill.canary and name == "eu-2")
     ]
     clusters.append(ClusterShape(name="control", region="us-east", model=CONTROL_MODEL, pods=(drill.engine,)))
     policy = {

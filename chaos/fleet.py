@@ -13,7 +13,7 @@ import http.client
 import json
 import secrets
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +28,7 @@ from chaos.faults import wallclock
 from chaos.faults.proxies import ProxyHost
 from chaos.faults.wallclock import WallClock
 from chaos.issuer import Issuer
-from chaos.members import Cluster, Router
+from chaos.members import Cluster, Router, overlay
 from chaos.ports import PortLeases
 from chaos.scratch import Scratch, sweep
 from chaos.topology import Topology
@@ -150,6 +150,14 @@ class Fleet:
             if router.process is None or not router.process.alive:
                 self._spawn_router(router)
 
+    def reload(self, policy: Mapping[str, Any]) -> None:
+        """Lay sections over the policy of every router that runs; they take it over within their next second or so."""
+        for router in self.routers:
+            config = self._router_config(router)
+            fresh = router.config_path.with_suffix(".new")
+            write_config(fresh, config | {"policy": overlay(config["policy"], policy)})
+            _ = fresh.replace(router.config_path)
+
     def stop(self, *, grace_s: float = 1.5) -> None:
         """End every process and remove every file. Safe to call twice."""
         if self._stopped:
@@ -242,14 +250,17 @@ class Fleet:
         return children.spawn(name, command, log, env=clock.env if clock is not None else None)
 
     def _spawn_router(self, router: Router) -> None:
+        write_config(router.config_path, self._router_config(router))
+        command = children.python("-m", "gir.cli.main", "serve", "-c", str(router.config_path))
+        router.process = self._spawn(router.name, command, router.log_path)
+
+    def _router_config(self, router: Router) -> dict[str, Any]:
         digests = {id_: hashlib.sha256(secret.encode()).hexdigest() for id_, secret in self.keys.items()}
         config = router.config(self.topology, digests, self.clusters.values())
         config["agents"] += [{"cluster": name, "token": {"value": token}} for name, token in self.phantoms.items()]
         if self.issuer is not None:
             config["auth"]["jwt"] = [self.issuer.settings() | self.topology.issuer_settings]
-        write_config(router.config_path, config)
-        command = children.python("-m", "gir.cli.main", "serve", "-c", str(router.config_path))
-        router.process = self._spawn(router.name, command, router.log_path)
+        return config
 
     def _spawn_engines(self, cluster: Cluster) -> None:
         ready, config = cluster.directory / "engines.ready", cluster.directory / "engines.yaml"

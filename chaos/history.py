@@ -25,6 +25,8 @@ class Record(msgspec.Struct, kw_only=True):
     stream: bool
     key: str = ""
     """Name of the API key, so that groups of requests can be told apart."""
+    user: str = ""
+    """End user it was sent for, if the load has any."""
     tokens_expected: int = 0
     leaves: bool = False
     """This client was told to hang up before the end: what it missed is nobody's failure."""
@@ -50,6 +52,8 @@ class Record(msgspec.Struct, kw_only=True):
     """Address of the router it was sent to."""
     cluster: str = ""
     pod: str = ""
+    served: str = ""
+    """Model that answered, which may be another than the one asked for."""
     attempts: int = 0
     reason: str = ""
     retry_after: str = ""
@@ -111,6 +115,7 @@ class Recorder:
         found = dict(headers)
         record.cluster = found.get("x-gir-cluster", "")
         record.pod = found.get("x-gir-pod", "")
+        record.served = found.get("x-gir-model", "")
         record.reason = found.get("x-gir-reason", "")
         record.request_id = found.get("x-request-id", "")
         record.retry_after = found.get("retry-after", "")

@@ -85,15 +85,16 @@ def timetable(plan: LoadPlan) -> Iterator[Planned]:
             "ignore_eos": True,
             "stream": stream,
         }
-        if plan.users:
-            body["user"] = f"user-{chance.randrange(plan.users)}"
+        user = f"user-{chance.randrange(plan.users)}" if plan.users else ""
+        if user:
+            body["user"] = user
         lines = [f"POST {base}/v1/chat/completions HTTP/1.1", f"host: {host}", "content-type: application/json"]
         lines += [f"{header}: {value}" for header, value in plan.headers]
         if secret:
             lines.append(f"authorization: Bearer {secret}")
         data = json.dumps(body).encode()
         head = "\r\n".join([*lines, f"content-length: {len(data)}", "", ""]).encode()
-        record = Record(number=number, model=model, stream=stream, key=name, tokens_expected=tokens)
+        record = Record(number=number, model=model, stream=stream, key=name, user=user, tokens_expected=tokens)
         record.leaves = plan.leave_share > 0 and chance.random() < plan.leave_share
         yield Planned(at_s, record, head + data, chance.random() if record.leaves else plan.within_s)
 

@@ -92,8 +92,8 @@ class Cluster:
         pods = []
         for index, shape in enumerate(self.shape.pods):
             listen = self.pods[index]["url"].removeprefix("http://") if self.pods else "127.0.0.1:0"
-            fixed = {"name": f"{self.name}-{index + 1}", "model": self.shape.model, "listen": listen}
-            pods.append({**fixed, "time_scale": time_scale, **msgspec.to_builtins(shape)})
+            fixed = {"name": f"{self.name}-{index + 1}", "time_scale": time_scale, "listen": listen}
+            pods.append({**fixed, **msgspec.to_builtins(shape), "model": shape.model or self.shape.model})
         return {"pods": pods}
 
     def agent_config(self, routers: Iterable[Router]) -> dict[str, Any]:

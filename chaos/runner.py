@@ -162,6 +162,7 @@ class Run:
             keys=tuple((name, self._secret(fleet, name)) for name in names),
             stream_share=self._drill.stream_share,
             within_s=self._drill.patience_s,
+            users=self._drill.users if key == "experiment" else 0,
             leave_share=self._drill.leave_share if key == "experiment" else 0.0,
             seed=seed,
         )

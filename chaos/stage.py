@@ -18,6 +18,7 @@ from chaos.members import Cluster
 from gir.clock import Clock
 
 EXPERIMENT_MODEL = "llama-70b"
+CANARY_MODEL = "llama-70b-next"
 CONTROL_MODEL = "control-70b"
 STORE_START_S = 10.0
 
@@ -87,6 +88,11 @@ class Stage:
     def experiment_pods(self) -> list[dict[str, str]]:
         """Every engine but the control group's."""
         return [p for c in self.fleet.clusters.values() if c.shape.model == EXPERIMENT_MODEL for p in c.pods]
+
+    @property
+    def canary_pods(self) -> list[dict[str, str]]:
+        """The victims' engines of the new version."""
+        return [pod for pod in self.victim_pods if pod["model"] == CANARY_MODEL]
 
     @property
     def data_proxies(self) -> list[TcpProxy]:

@@ -16,6 +16,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class PodShape(Shape, frozen=True, kw_only=True):
     """One simulated engine."""
 
+    model: str = ""
+    """What it serves, if not what its cluster does."""
     gpu: str = "llama2-70b/h100-80gb/tp8"
     slots: Count = 16
     kv_tokens: Count = 131_072
@@ -26,7 +28,7 @@ class PodShape(Shape, frozen=True, kw_only=True):
 
 
 class ClusterShape(Shape, frozen=True, kw_only=True):
-    """One cluster: an agent and its pods, all serving one model."""
+    """One cluster: an agent and its pods, all serving one model unless a pod names its own."""
 
     name: str
     region: str
@@ -81,8 +83,8 @@ class Topology(Shape, frozen=True, kw_only=True):
     @property
     def models(self) -> list[str]:
         """Every model and adapter, by name."""
-        names = {name for cluster in self.clusters for pod in cluster.pods for name in (cluster.model, *pod.adapters)}
-        return sorted(names)
+        pods = [(pod.model or cluster.model, *pod.adapters) for cluster in self.clusters for pod in cluster.pods]
+        return sorted({name for names in pods for name in names})
 
 
 def demo(*, time_scale: float = 0.5) -> Topology:

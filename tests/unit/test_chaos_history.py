@@ -17,7 +17,7 @@ def listen(
     record = Record(number=1, model="llama", stream=stream, sent_s=10.0, tokens_expected=expected)
     recorder = Recorder(record)
     if status:
-        recorder.head(status, [("x-gir-cluster", "eu-1"), ("x-gir-attempts", "2")], 10.1)
+        recorder.head(status, [("x-gir-cluster", "eu-1"), ("x-gir-attempts", "2"), ("x-gir-model", "llama-b")], 10.1)
     for index, piece in enumerate(pieces):
         recorder.data(piece, 10.2 + index / 10)
     recorder.end(ended, 11.0)
@@ -45,7 +45,7 @@ def test_a_whole_stream_is_ok_with_its_times() -> None:
     assert verdict(record) == (True, False, False, False)
     assert record.first_token_s == pytest.approx(10.3)
     assert record.chunk_ms == pytest.approx([300.0, 400.0])
-    assert (record.cluster, record.attempts, record.tokens) == ("eu-1", 2, 2)
+    assert (record.cluster, record.served, record.attempts, record.tokens) == ("eu-1", "llama-b", 2, 2)
 
 
 def test_events_split_anywhere_count_the_same() -> None:

@@ -44,6 +44,13 @@ def test_engines_take_any_port_first_and_their_old_one_after_a_restart() -> None
     assert config.pods[0].time_scale == 0.5
 
 
+def test_an_engine_may_serve_another_model_than_its_cluster() -> None:
+    shape = ClusterShape(name="a", region="r", model="old", pods=(PodShape(), PodShape(model="new")))
+    config = msgspec.convert(Cluster(shape, (1, 2), "t", Path("unused")).engines_config(0.5), HostConfig)
+    assert [pod.model for pod in config.pods] == ["old", "new"]
+    assert Topology(clusters=(shape,)).models == ["new", "old"]
+
+
 def test_the_router_knows_keys_by_digest_and_agents_by_token() -> None:
     topology = demo()
     clusters = [started(shape) for shape in topology.clusters]
