@@ -16,7 +16,9 @@ from gir.model.request import InferenceRequest
 WINDOW_S = 60.0
 PLANS_MAX = 50_000
 COUNTERS_MAX = 50_000
-"""Beyond it new values share one counter per rule: clients choose model names, so their number must not matter."""
+"""Beyond it new values share counters: clients choose model names, so their number must not matter."""
+SHARED = 1_024
+"""Counters of one rule that such values share, by tenant: who floods is not to use up what others may."""
 VALUE_CHARS_MAX = 120
 _DIGEST_CHARS = 32
 
@@ -112,12 +114,17 @@ class Counters:
             if not matches(rule, request, self._region):
                 continue
             full = len(self.rates) + len(self.slots) >= COUNTERS_MAX
-            name = f"{quote(rule.name, safe='')}:*" if full else counter_name(rule, request, self._region)
+            name = counter_name(rule, request, self._region)
+            if full and not self._counts(name):
+                name = _shared_name(rule, request)
             for kind, limit in (("requests", rule.requests_per_min), ("tokens", rule.tokens_per_min)):
                 if limit is not None:
                     yield rule, kind, f"{name}:{kind}", limit
             if rule.concurrency_max is not None:
                 yield rule, "concurrency", f"{name}:slots", rule.concurrency_max
+
+    def _counts(self, name: str) -> bool:
+        return f"{name}:requests" in self.rates or f"{name}:tokens" in self.rates or f"{name}:slots" in self.slots
 
     def _plan(self, request: InferenceRequest, now_s: float) -> Plan:
         rates: list[RateUse] = []
@@ -172,6 +179,14 @@ def counter_name(rule: LimitRule, request: InferenceRequest, region: str) -> str
         # Issuers choose subjects, so credentials of two tenants may have one name.
         parts.append(_bounded(quote(who.tenant, safe="")))
     return ":".join([quote(rule.name, safe=""), *parts])
+
+
+def _shared_name(rule: LimitRule, request: InferenceRequest) -> str:
+    """Name of the counter for a value that gets none of its own."""
+    if not {"tenant", "key"} & set(rule.per):
+        return f"{quote(rule.name, safe='')}:*"
+    digest = hashlib.sha256(request.principal.tenant.encode()).digest()
+    return f"{quote(rule.name, safe='')}:*{int.from_bytes(digest[:4]) % SHARED}"
 
 
 def _bounded(value: str) -> str:

@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from gir.admit import rules
 from gir.admit.estimate import TokenEstimator
 from gir.admit.limits import Limiter, overridden
 from gir.admit.ports import LocalLimitStore
@@ -273,6 +274,22 @@ def test_a_nonsense_override_is_refused(change: dict[str, int]) -> None:
     assert overridden(limits.rules[0], None) is limits.rules[0]
 
 
+def test_a_flood_of_names_takes_no_counter_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "COUNTERS_MAX", 10)
+    limits, clock = limiter(LimitRule(name="r", requests_per_min=2, per=("tenant", "model")))
+    let_in(limits, clock, request(0, tenant="before"))
+    for number in range(11):
+        let_in(limits, clock, request(f"f{number}", tenant="flood", model=f"made-up-{number}"))
+    limits.apply(limits.rules)
+    refused(limits, clock, request("more", tenant="flood", model="another"))
+    let_in(limits, clock, request(1, tenant="before"))
+    refused(limits, clock, request(2, tenant="before"))
+    for tenant in ("late", "later"):
+        let_in(limits, clock, request(f"{tenant}-0", tenant=tenant))
+        let_in(limits, clock, request(f"{tenant}-1", tenant=tenant))
+        refused(limits, clock, request(f"{tenant}-2", tenant=tenant))
+
+
 @pytest.mark.slow
 def test_clients_cannot_make_counters_without_end() -> None:
     counters = Counters([LimitRule(name="r", requests_per_min=5, per=("model",))], region="", local=True)
@@ -303,9 +320,9 @@ def test_limits_that_cannot_be_enforced_are_refused(
 
 
 def test_limits_that_can_be_enforced_pass() -> None:
-    rules = [LimitRule(name="a", requests_per_min=1), LimitRule(name="b", concurrency_max=3)]
-    assert not list(rule_faults(rules, region="", shared=True, processes=8))
-    assert not list(rule_faults(rules, region="", shared=False, processes=1))
+    good = [LimitRule(name="a", requests_per_min=1), LimitRule(name="b", concurrency_max=3)]
+    assert not list(rule_faults(good, region="", shared=True, processes=8))
+    assert not list(rule_faults(good, region="", shared=False, processes=1))
 
 
 def test_bytes_per_token_are_learned_for_each_model() -> None:
