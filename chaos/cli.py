@@ -4,6 +4,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from gir.pipes import until_unread
+
 COMMANDS = {
     "engine": ("chaos.engine.cli", "host simulated engines"),
     "demo": ("chaos.demo", "run a whole fleet on this machine"),
@@ -29,8 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     what_if = command == "sim" and any(word.partition("=")[0] == "--policy" for word in rest)
     module = importlib.import_module("chaos.whatif" if what_if else COMMANDS[command][0])
-    code: int = module.main(command, rest)
-    return code
+    return until_unread(lambda: int(module.main(command, rest)))
 
 
 def usage() -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from gir.pipes import until_unread
 from gir.settings import ConfigError
 
 EXIT_OK = 0
@@ -25,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run `gir-agent`; returns the exit code."""
     args = _parser().parse_args(argv)
     try:
-        return int(args.run(args))
+        return until_unread(lambda: int(args.run(args)))
     except ConfigError as error:
         for line in str(error).splitlines():
             print(f"gir-agent: {line}", file=sys.stderr)

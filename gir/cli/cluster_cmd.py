@@ -1,4 +1,4 @@
-"""`gir drain CLUSTER` and `gir undrain CLUSTER`."""
+"""`gir drain CLUSTER`, `gir maintenance CLUSTER` and `gir undrain CLUSTER`."""
 
 import argparse
 import sys

@@ -9,6 +9,8 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 
+from gir.pipes import until_unread
+
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("gir.cli.serve_cmd", "run a router from a configuration file"),
     "demo": ("gir.cli.demo_cmd", "start a whole local fleet and send it a little traffic"),
@@ -16,6 +18,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "explain": ("gir.cli.explain_cmd", "say where a request would go, and why"),
     "drain": ("gir.cli.cluster_cmd", "stop sending new requests to a cluster"),
     "undrain": ("gir.cli.cluster_cmd", "let a drained cluster serve again"),
+    "maintenance": ("gir.cli.cluster_cmd", "drain a cluster and raise no alarms about it; undrain ends it"),
     "canary": ("gir.cli.canary_cmd", "start, watch, promote or abort a canary"),
     "config": ("gir.cli.config_cmd", "check a configuration file, print its schema, compare two"),
     "keys": ("gir.cli.keys_cmd", "create, list and revoke API keys"),
@@ -57,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sub.set_defaults(command=arguments[0])
     add_arguments(sub)
     try:
-        return run(sub.parse_args(arguments[1:]))
+        return until_unread(lambda: run(sub.parse_args(arguments[1:])))
     except KeyboardInterrupt:
         return 130
 

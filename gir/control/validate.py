@@ -340,6 +340,9 @@ def _warnings(config: "RouterConfig") -> list[str]:
         found.append("agents is empty: no cluster can report, so nothing can be served")
     if config.auth.insecure_no_auth:
         found.append("auth.insecure_no_auth is true: everybody who reaches the port may use it")
+    keys_file = config.auth.api_keys_file
+    if keys_file is not None and not Path(keys_file).exists():
+        found.append(f"auth.api_keys_file is {keys_file}, which is not there: keys count from when it is")
     for field, text, guarded in (
         ("beats.listen", config.beats.listen, config.beats.tls is not None),
         ("listen", config.listen, config.tls is not None),

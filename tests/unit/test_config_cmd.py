@@ -35,6 +35,18 @@ def test_faults_and_warnings_are_told(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().err.startswith("warning: agents is empty")
 
 
+def test_a_file_of_keys_that_is_not_there_yet_is_warned_about(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "r.yaml", auth={"api_keys_file": "keys.json"})
+    assert main(["config", "check", path]) == 0
+    assert f"warning: auth.api_keys_file is {tmp_path}/keys.json, which is not there" in capsys.readouterr().err
+    assert main(["keys", "create", "--file", str(tmp_path / "keys.json"), "--id", "ci", "--tenant", "acme"]) == 0
+    capsys.readouterr()
+    assert main(["config", "check", path]) == 0
+    assert "which is not there" not in capsys.readouterr().err
+
+
 def test_an_agents_file_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.yaml").write_text("cluster: eu-1\nregion: eu\n")
     assert main(["config", "check", str(tmp_path / "a.yaml")]) == 1
