@@ -248,9 +248,15 @@ class Scope:
         """Whether nothing came of the request because of its caller: it asked for what cannot be served, or left
         while a cluster worked for it. Such a request costs the fleet something and would be free to repeat for ever.
         """
-        if self.outcome is Outcome.CLIENT_GONE:
+        if self.outcome is Outcome.CLIENT_GONE or self._in_a_hurry():
             return bool(self.attempts)
         return 400 <= self.status < 500 and self.status != _TOO_MANY
+
+    def _in_a_hurry(self) -> bool:
+        """Whether it ended by a deadline of its client's own, which is as good as leaving."""
+        if self.error is None or self.error.kind is not ErrorKind.DEADLINE_EXCEEDED or self.request is None:
+            return False
+        return self.request.deadline_s < self.arrived_s + self.policy.forward.total_s
 
     def _ttft_s(self) -> float | None:
         return None if self.first_token_s is None else self.first_token_s - self.arrived_s

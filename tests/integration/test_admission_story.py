@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import aiohttp
+import msgspec
 import pytest
 
 from gir.model.outcome import Outcome
@@ -184,6 +185,21 @@ async def test_leaving_a_cluster_at_work_counts_and_leaving_the_queue_does_not(s
     assert left(router, "requests") == 9
     assert left(router, "tokens") == 5_000, "nothing was delivered"
     await asyncio.gather(working, queued, return_exceptions=True)
+
+
+async def test_a_deadline_of_ones_own_that_a_cluster_works_for_counts_and_the_policys_does_not(start: Start) -> None:
+    router, cluster = await start(hang, LimitRule(name="r", requests_per_min=10, tokens_per_min=5_000))
+    code, _, _ = await ask(router, headers={**HEADERS, "x-gir-deadline-ms": "80"})
+    assert (code, len(cluster.seen)) == (504, 1)
+    assert left(router, "requests") == 9
+    policy = router.policies.current
+    router.policies.current = msgspec.structs.replace(
+        policy, forward=msgspec.structs.replace(policy.forward, total_s=0.08)
+    )
+    code, _, _ = await ask(router)
+    assert (code, len(cluster.seen)) == (504, 2)
+    assert left(router, "requests") == 9
+    assert left(router, "tokens") == 5_000
 
 
 @pytest.mark.parametrize("asked", [True, False], ids=["asked", "hidden"])
