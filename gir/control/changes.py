@@ -13,11 +13,24 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from gir.model.orders import CanaryOrder, CanaryStateName, ClusterOrder, IntentName, LimitOrder, Orders, heeded, mark
+from gir.model.orders import (
+    BYTES_MAX,
+    CanaryOrder,
+    CanaryStateName,
+    ClusterOrder,
+    IntentName,
+    LimitOrder,
+    Orders,
+    encode,
+    heeded,
+    mark,
+)
 from gir.model.policy import CanaryRule, ClusterPolicy
 
 T = TypeVar("T")
 Dated = TypeVar("Dated", ClusterOrder, LimitOrder)
+SPARE_BYTES = BYTES_MAX // 4
+"""Room that no launch may take."""
 Change = Callable[[Orders, bool], Orders]
 _PLAIN = {"intent": "serve", "weight": 1.0}
 """What a cluster is that the policy says nothing of."""
@@ -75,7 +88,10 @@ def cluster(
 
 
 def launch(rule: CanaryRule, voice: Voice) -> Change:
-    """Start a rule that the policy does not have, or start such a one anew."""
+    """Start a rule that the policy does not have, or start such a one anew.
+
+    Raises ValueError when too little room would be left for what must always be possible: to drain and to abort.
+    """
 
     def change(orders: Orders, _: bool) -> Orders:
         held = orders.canaries.get(rule.name)
@@ -87,7 +103,10 @@ def launch(rule: CanaryRule, voice: Voice) -> Change:
             by=voice.by,
             at_unix_s=voice.at_unix_s,
         )
-        return _with_canary(orders, rule.name, order)
+        launched = _with_canary(orders, rule.name, order)
+        if len(encode(launched)) > BYTES_MAX - SPARE_BYTES:
+            raise ValueError(f"operators' orders are full: rule {rule.name} would not fit; remove old canaries")
+        return launched
 
     return change
 

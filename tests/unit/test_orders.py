@@ -80,6 +80,24 @@ def test_a_document_too_large_to_be_read_is_not_written() -> None:
         encode(after(*(changes.cluster(f"{n:0>900}", None, ANN, intent="drain") for n in range(300))))
 
 
+def test_launches_leave_room_for_verdicts_and_drains() -> None:
+    orders, rules = NOTHING, []
+
+    def launch_on() -> None:
+        nonlocal orders
+        for number in range(1_000):
+            rule = msgspec.structs.replace(RULE, name=f"canary-{number}-{'x' * 200}")
+            orders = after(changes.launch(rule, ANN), orders=orders)
+            rules.append(rule)
+
+    with pytest.raises(ValueError, match="remove old canaries"):
+        launch_on()
+    assert len(rules) > 100
+    steps = [changes.abort(seen(rule=rule, launched=True), ANN, "r" * 100) for rule in rules[:300]]
+    drains = [changes.cluster(f"cluster-{number}", None, ANN, intent="drain") for number in range(50)]
+    assert encode(after(*steps, *drains, orders=orders))
+
+
 def test_a_mark_knows_sections_by_what_they_say() -> None:
     plain = ClusterPolicy(id="eu-1")
     assert mark(None) == ""
