@@ -26,6 +26,8 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool
     prompt_bytes: int
     tokens: int
+    user: str = ""
+    """End user it is sent for; '' names none."""
     patience_s: float | None = None
     """The client leaves after so long."""
     deadline_ms: int | None = None
@@ -63,14 +65,13 @@ class Client(asyncio.Protocol):
         """What it sends."""
         ask = self.told.ask
         prompt = "x" * ask.prompt_bytes
-        return msgspec.json.encode(
-            {
-                "model": ask.model,
-                "stream": ask.stream,
-                "max_tokens": ask.tokens,
-                "messages": [{"role": "user", "content": prompt}],
-            }
-        )
+        asked = {
+            "model": ask.model,
+            "stream": ask.stream,
+            "max_tokens": ask.tokens,
+            "messages": [{"role": "user", "content": prompt}],
+        }
+        return msgspec.json.encode(asked | ({"user": ask.user} if ask.user else {}))
 
     def connection_made(self, transport: Any) -> None:
         self._side = transport

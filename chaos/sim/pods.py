@@ -1,6 +1,7 @@
 """Pods of one simulated cluster: the engine's own state machine, driven by timers, and the ways it can fail."""
 
 import math
+import random
 from collections.abc import Callable
 
 import msgspec
@@ -16,10 +17,12 @@ GPU = "llama2-70b/h100-80gb/tp8"
 
 
 class Ill(msgspec.Struct, frozen=True):
-    """What is wrong with a pod's answers. `kind` is one of ILLNESSES; `after` the token it strikes at."""
+    """What is wrong with a pod's answers. `kind` is one of ILLNESSES; `after` the token it strikes at; `share` the part
+    of the requests it befalls."""
 
     kind: str
     after: int = 0
+    share: float = 1.0
 
 
 ILLNESSES = ("500", "503", "429", "400", "error_first", "error_late", "cut_reset", "cut_end", "cut_half")
@@ -37,6 +40,11 @@ class SimPod:
         self.ill: Ill | None = None
         self._deliver: dict[int, Callable[[TokenEvent], None]] = {}
         self._due_s = math.inf
+
+    def befalls(self, chance: random.Random) -> Ill | None:
+        """What is wrong with its answer to the next request."""
+        ill = self.ill
+        return ill if ill is None or ill.share >= 1.0 or chance.random() < ill.share else None
 
     def submit(self, request: EngineRequest, deliver: Callable[[TokenEvent], None]) -> int:
         """Start a request."""

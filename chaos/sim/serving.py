@@ -177,7 +177,7 @@ class Serving:
             self._refuse(answers.error_answer(503, "no pod can take it", by_agent=True, retry_after_s=2))
             return
         self._pod = pod = agent.pods[PodId(choice.pod.spec.id)]
-        self._ill = pod.ill
+        self._ill = pod.befalls(agent.chance)
         self._ticket = pool.dispatched(choice.pod, now_s, tokens=self._prompt, streams=self._asked.stream)
         if self._waiter is not None:
             agent.gate(pool).leave(self._waiter)

@@ -26,6 +26,10 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     tenants: tuple[str, ...] = ("plain",)
     """In turn."""
     tokens: int = 16
+    users: int = 0
+    """End users in turn; 0 names none."""
+    streams_only: bool = False
+    """Otherwise one in four wants its answer whole."""
 
 
 LOAD = Load()
@@ -146,9 +150,10 @@ def _asks(load: Load, lasts_s: float) -> tuple[Ask, ...]:
             router=0,
             tenant=load.tenants[number % len(load.tenants)],
             model=MODEL,
-            stream=number % 4 > 0,
+            stream=load.streams_only or number % 4 > 0,
             prompt_bytes=400,
             tokens=load.tokens,
+            user=f"user-{number % load.users}" if load.users else "",
         )
         for number in range(int((20.0 + lasts_s) * load.rps))
     )
