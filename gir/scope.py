@@ -159,7 +159,7 @@ class Scope:
         if stages.tracing.on:
             span.end({tracing.PHASE: attempt.phase.value}, error="" if ok else attempt.result.value)
         stages.placer.finished(dispatch, now_s=attempt.ended_s, usage=usage, ok=ok)
-        stages.registry.attempt(attempt, attempt.ended_s)
+        stages.registry.attempt(attempt, attempt.ended_s, dispatch.model)
         stages.telemetry.attempt(attempt)
 
     def no_candidate(self, attempts: list[Attempt]) -> RequestError:

@@ -272,7 +272,7 @@ class SimRouter:
             and state.status in good
             and state.weight > 0
             and not state.probation
-            and state.backoff_until_s <= now_s
+            and max(state.backoff_until_s, state.refusing.get(request.model, 0.0)) <= now_s
             and request.model in state.pools
             and state.pools[request.model].slots_total > 0
             and all(state.region in regions for regions in kept_in)

@@ -205,7 +205,7 @@ class SeenPlacer(Placer):
             and state.weight > 0
             and state.id not in tried
             and state.id != cluster
-            and state.backoff_until_s <= now_s
+            and max(state.backoff_until_s, state.refusing.get(request.model, 0.0)) <= now_s
             and not state.probation
             and (allowed is None or state.region in allowed)
         ]

@@ -161,20 +161,20 @@ class Registry:
             record.probes.missed()
         self._settle(record, now_s)
 
-    def attempt(self, attempt: Attempt, now_s: float) -> None:
-        """One attempt of a request has ended. Hot: the good case touches one record and publishes nothing."""
+    def attempt(self, attempt: Attempt, now_s: float, model: str = "") -> None:
+        """One attempt on the pool of `model` has ended. Hot: the good case touches one record and publishes nothing."""
         record = self._records.get(attempt.cluster)
         if record is None:
             return
         result = attempt.result
         if result is AttemptResult.OK:
-            record.pressure.accepted(attempt.started_s)
+            record.pressure.accepted(attempt.started_s, model)
             if record.breaker.success(attempt.started_s, now_s):
                 self._upheaval = True
                 self._settle(record, now_s)
             return
         self._notice_gap(now_s)
-        self._attempt_failed(record, attempt, now_s)
+        self._attempt_failed(record, attempt, now_s, model)
 
     def may_take(self, cluster: ClusterId, now_s: float) -> bool:
         """Ask before a dispatch. False: its breaker is half open and another request is already trying."""
@@ -284,11 +284,11 @@ class Registry:
         self._dirty.add(record.hello.cluster)
         self.reconcile(now_s)
 
-    def _attempt_failed(self, record: ClusterRecord, attempt: Attempt, now_s: float) -> None:
+    def _attempt_failed(self, record: ClusterRecord, attempt: Attempt, now_s: float, model: str) -> None:
         match attempt.result:
             case AttemptResult.BACKPRESSURE:
                 record.breaker.inconclusive(attempt.started_s)
-                record.pressure.push(attempt.retry_after_s, now_s)
+                record.pressure.push(attempt.retry_after_s, now_s, model)
                 self._settle(record, now_s)
             case AttemptResult.LOCAL_FAULT | AttemptResult.UPSTREAM_FAULT as origin:
                 stale = attempt.started_s < self._resumed_s or record.lost_since(attempt.started_s)

@@ -26,8 +26,9 @@ def reason(record: ClusterRecord, now_s: float) -> str:
         parts.append("lost with too many others to be written off")
     if (factor := record.pressure.factor(now_s)) < 1.0:
         parts.append(f"back-pressure x{factor:.2f}")
-    if record.pressure.until_s > now_s:
-        parts.append(f"asked for none for {record.pressure.until_s - now_s:.1f}s")
+    if record.pressure.latest_s > now_s:
+        models = ", ".join(model for model, _ in record.pressure.refusing(now_s))
+        parts.append(f"asked for none{' of ' + models if models else ''} for {record.pressure.latest_s - now_s:.1f}s")
     return ", ".join(part for part in parts if part)
 
 
@@ -144,7 +145,7 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
         },
         "backpressure": {
             "factor": round(record.pressure.factor(now_s), 2),
-            "retry_in_s": round(max(0.0, record.pressure.until_s - now_s), 1),
+            "retry_in_s": round(max(0.0, record.pressure.latest_s - now_s), 1),
         },
         "models": sorted(record.names),
         "figures": _figures(record),

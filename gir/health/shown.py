@@ -82,6 +82,7 @@ class Look(NamedTuple):
     standing: Standing
     cause: Cause
     backoff_until_s: float
+    refusing: tuple[tuple[str, float], ...]
     intent: Intent
     last_resort: bool
     on_probation: bool
@@ -103,6 +104,7 @@ def look_of(record: ClusterRecord, now_s: float, *, fail_open: bool) -> Look:
         record.standing,
         record.cause,
         backoff_until_s(record),
+        () if record.pressure.calm else record.pressure.refusing(now_s),
         record.intent,
         record.last_resort,
         record.on_probation,
@@ -135,6 +137,7 @@ def state_of(record: ClusterRecord, look: Look, reason: str) -> ClusterState:
         epoch=look.epoch,
         seq=max(0, look.seq),
         backoff_until_s=look.backoff_until_s,
+        refusing=dict(look.refusing),
         unreachable=look.unreachable,
         probation=look.on_probation,
         reason=reason,

@@ -98,6 +98,8 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     seq: int = 0
     backoff_until_s: float = 0.0
     """Monotonic time until which the cluster asked for less work (`Retry-After` of 429/503)."""
+    refusing: Mapping[str, float] = {}
+    """The same for single models: one may be full and the next idle."""
     unreachable: bool = False
     """Lost, and its data path answers no probes: what is silent there has ended."""
     probation: bool = False

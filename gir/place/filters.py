@@ -94,8 +94,9 @@ def moment_reason(state: ClusterState, kind: Kind, view: ClusterView, moment: Mo
     pool = state.pools[view.base_of.get(kind.model, kind.model)]
     if pool.context_tokens_max is not None and moment.tokens > pool.context_tokens_max:
         return "context", f"needs about {moment.tokens} tokens of context, has {pool.context_tokens_max}"
-    if state.backoff_until_s > moment.now_s:
-        return "backoff", f"asked for less work; back in {state.backoff_until_s - moment.now_s:.1f} s"
+    backoff_until_s = max(state.backoff_until_s, state.refusing.get(pool.model, 0.0))
+    if backoff_until_s > moment.now_s:
+        return "backoff", f"asked for less work; back in {backoff_until_s - moment.now_s:.1f} s"
     return None
 
 

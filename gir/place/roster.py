@@ -107,7 +107,7 @@ class Row:
         self.weight = state.weight
         self.salt = xxhash.xxh3_64_intdigest(state.id.encode())
         """Turns a request's one draw into a draw of this cluster's own."""
-        self.backoff_until_s = state.backoff_until_s
+        self.backoff_until_s = max(state.backoff_until_s, state.refusing.get(pool.model, 0.0))
         self.context_max = NO_LIMIT if pool.context_tokens_max is None else pool.context_tokens_max
         self.slots_free = pool.slots_free
         self.slots_total = pool.slots_total
