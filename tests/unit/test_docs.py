@@ -218,3 +218,10 @@ def test_an_alert_uses_labels_its_series_have_and_is_explained(rule: dict[str, A
     assert shown <= (grouped or labels)
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert f"`{rule['alert']}`" in _text(ROOT / "docs" / "operations" / "alerts.md")
+
+
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_an_alert_on_a_first_event_sees_a_series_that_is_born_with_it(rule: dict[str, Any]) -> None:
+    """A counter with labels begins when it first counts, so its first step is no increase to Prometheus."""
+    for name, window in re.findall(r"increase\((gir_\w+)\[(\w+)\]\) > 0", rule["expr"]):
+        assert not FAMILIES[name].labels or f"or ({name} > 0 unless {name} offset {window})" in rule["expr"]
