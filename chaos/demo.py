@@ -142,7 +142,7 @@ class Traffic:
             keys=(("demo", fleet.api_key),),
             output_tokens=48,
             prefixes=12,
-            prefix_tokens=300,
+            prefix_tokens=80,  # long ones keep traffic from a cluster that returns with cold caches
             users=500,
             in_flight_max=100,
         )
