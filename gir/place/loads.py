@@ -38,7 +38,7 @@ class Dispatch:
         self.at_s = at_s
         self.prompt_tokens = prompt_tokens
         self.cached_tokens = cached_tokens
-        """Prompt tokens predicted to be in the cluster's prefix cache."""
+        """Prompt tokens believed to be in the cluster's prefix cache: what is predicted, as far as that came true."""
         self.tokens = max(0.0, prompt_tokens - cached_tokens)
         """Prompt tokens it makes the pool compute."""
         self.stream = stream
@@ -51,6 +51,11 @@ class Dispatch:
         self.first_seen = False
         """Its prefill is over, as far as this replica knows."""
         self.done = False
+
+    @property
+    def predicted_tokens(self) -> float:
+        """Prompt tokens that the index has in the cluster's prefix cache, believed or not."""
+        return self.blocks_known * self.prompt_tokens / len(self.hashes) if self.blocks_known else 0.0
 
     def __repr__(self) -> str:
         state = "done" if self.done else "streaming" if self.first_seen else "waiting"

@@ -159,7 +159,7 @@ class Placer:
             trust = self.trust.get(dispatch.cluster)
             if trust is None:
                 trust = self.trust[dispatch.cluster] = Trust()
-            trust.observe(dispatch.cached_tokens, usage.cached_tokens)
+            trust.observe(dispatch.predicted_tokens, usage.cached_tokens)
 
     def status(self) -> dict[str, Any]:
         """What this replica remembers, JSON-able: affinity, trust in predictions, own work and spills."""

@@ -129,6 +129,20 @@ def test_hits_the_index_did_not_predict_are_no_merit():
     assert trust.value == pytest.approx(1.0)
 
 
+def test_what_is_believed_of_a_prediction_is_not_what_it_is_judged_by():
+    """Else each step down would make the next prediction look better, and trust settle at the root of the truth."""
+    placer = Placer()
+    asked = request(prompt_tokens_estimate=1_000, prefix_hashes=(1, 2, 3, 4))
+    usage = Usage(prompt_tokens=1_000, cached_tokens=100)
+    plan(placer, view(cluster("a")), asked)
+    for number in range(300):
+        dispatch = placer.dispatched(asked, "a", NOW_S + number)
+        placer.finished(dispatch, now_s=NOW_S + number + 0.5, usage=usage, ok=True)
+    assert placer.trust["a"].value == pytest.approx(0.1, abs=0.01)
+    assert placer.trust["a"].divergence == pytest.approx(0.9, abs=0.01)
+    assert placer.dispatched(asked, "a", NOW_S).cached_tokens == pytest.approx(100, abs=10)
+
+
 def test_trust_comes_back_when_predictions_come_true_again():
     trust = Trust()
     for _ in range(100):
