@@ -47,13 +47,17 @@ class Caretaker:
     def look(self, states: Mapping[str, str], now_s: float) -> list[str]:
         """Notice who was killed, start who was away for `return_s`; `states` is what the router calls each cluster."""
         told: list[str] = []
+        alive = {
+            name for name, cluster in self._site.clusters.items() if all(process.alive for process in cluster.processes)
+        }
+        goes = "Its traffic goes to the others" if alive else "None is left: clients get 503 until one is back"
         for name, cluster in self._site.clusters.items():
-            dead = not all(process.alive for process in cluster.processes)
+            dead = name not in alive
             if dead and name not in self._killed_s:
                 self._killed_s[name] = now_s
                 told.append(
-                    f"{name} was killed. Its traffic goes to the others; here it is started again in "
-                    f"{self._return_s:.0f} s, as Kubernetes would do."
+                    f"{name} was killed. {goes}; here it is started again in {self._return_s:.0f} s, as Kubernetes "
+                    "would do."
                 )
             elif dead and now_s - self._killed_s[name] >= self._return_s:
                 self._site.start_cluster(name)
@@ -74,5 +78,5 @@ class Caretaker:
             return [f"{name} is ramping: a tenth of its share at first, all of it after 30 s."]
         if state == "healthy":
             self._returning.discard(name)
-            return [f"{name} is healthy again. Try a drain next: gir drain {name}, then gir undrain {name}"]
+            return [f"{name} is healthy again. Try .venv/bin/gir drain {name} next, and then undrain"]
         return []

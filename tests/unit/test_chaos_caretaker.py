@@ -49,6 +49,15 @@ def test_a_killed_cluster_returns_after_its_time_and_its_way_back_is_told() -> N
     assert "gir drain a" in steps[3][0]
 
 
+def test_nobody_is_said_to_take_over_when_nobody_is_left() -> None:
+    site = Site()
+    caretaker = Caretaker(site, 20.0)
+    site.clusters["a"].processes[0].alive = False
+    assert "traffic goes to the others" in caretaker.look({}, 1.0)[0]
+    site.clusters["b"].processes[0].alive = False
+    assert "None is left: clients get 503" in caretaker.look({}, 2.0)[0]
+
+
 def test_a_cluster_can_be_killed_again() -> None:
     site = Site()
     caretaker = Caretaker(site, 5.0)
