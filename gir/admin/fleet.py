@@ -75,11 +75,11 @@ class FleetApi:
         if action != "weight" and action not in _INTENTS:
             allowed = ", ".join([*_INTENTS, "weight"])
             raise RequestError(ErrorKind.NOT_FOUND, f"no action {action!r} on a cluster; there are: {allowed}")
-        try:
-            if all(cluster != entry.cluster for entry in self._config.agents):  # it may yet come, and obeys then
-                self._registry.check_known(cluster)
-        except ValueError as error:
-            raise RequestError(ErrorKind.BAD_REQUEST, str(error)) from None
+        # One that has not reported yet may still come, and obeys then.
+        known = {state.id for state in self._registry.view.clusters} | {entry.cluster for entry in self._config.agents}
+        if cluster not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise RequestError(ErrorKind.BAD_REQUEST, f"cluster {cluster!r} is unknown; known are {listed}")
         entry = next((entry for entry in self._policies.current.clusters if entry.id == cluster), None)
         change = changes.cluster(
             cluster,

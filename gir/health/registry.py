@@ -196,10 +196,6 @@ class Registry:
                 if pinned != record.pinned:
                     self.set_weight(cluster, pinned, now_s)
 
-    def check_known(self, cluster: ClusterId) -> None:
-        """Raise ValueError, naming those there are, for a cluster that has never reported."""
-        self._known(cluster)
-
     def set_intent(self, cluster: ClusterId, intent: Intent, now_s: float) -> None:
         """What an operator wants of a cluster, until said otherwise. Raises ValueError for an unknown cluster."""
         record = self._known(cluster)

@@ -230,7 +230,7 @@ async def test_a_cluster_that_has_not_reported_yet_can_be_drained_and_comes_back
         assert "eu-1: noted for when it reports" in out
         code, _, complaint = await router.command("drain", "eu-2")
         assert code == 1
-        assert "cluster 'eu-2' is unknown" in complaint
+        assert "cluster 'eu-2' is unknown; known are eu-1" in complaint
         await site.start(router.beat_addresses)
         await until(lambda: is_intent(router, "drain"), within_s=20.0)
     finally:
