@@ -1,7 +1,7 @@
 """One client connection: the request side of HTTP/1.1, deadlines and flow control.
 
-The transport is never paused while a request is in flight, for a paused transport does not see the client leave; what
-a client may send ahead is bounded instead. End of input counts as leaving.
+The transport is never paused while a whole request is in flight, for a paused transport does not see the client leave;
+what a client may send ahead is bounded instead. End of input counts as leaving.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from gir.net.host import Host
 from gir.net.message import RequestHead
 from gir.net.render import CLOSE, response_head
 from gir.net.request import CHUNKED, HeadReader, bad_framing
+from gir.net.turns import LARGE_BYTES
 from gir.net.wheel import HORIZON_S
 
 _UNSTAMPED = -1.0
@@ -221,6 +222,8 @@ class ServerConnection(asyncio.Protocol):
         if rest is None:
             if exchange.head.body_length == CHUNKED and not self._host.grown(exchange, reader.received):
                 self._fail_body(_no_room())
+            elif max(exchange.head.body_length, reader.received) > LARGE_BYTES and self._transport is not None:
+                self._host.turns.took(self._transport, len(data))
             return
         self._state = BUSY
         self._reader = exchange.reader = None
@@ -315,6 +318,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = None
         if transport is None or transport.is_closing():
             return
+        self._host.turns.leave(transport)
         if clean:
             transport.close()
         elif transport.can_write_eof():
@@ -323,6 +327,8 @@ class ServerConnection(asyncio.Protocol):
 
     def _leave(self) -> None:
         self._state = CLOSED
+        if self._transport is not None:
+            self._host.turns.leave(self._transport)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
             exchange.left()
@@ -377,9 +383,11 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
 
     def _judge_body_rate(self, now_s: float) -> None:
-        limits = self._host.limits
+        limits, turns = self._host.limits, self._host.turns
         assert self._reader is not None
-        if self._reader.received - self._window_received < limits.body_bytes_per_s_min * limits.body_window_s:
+        assert self._transport is not None
+        too_slow = self._reader.received - self._window_received < limits.body_bytes_per_s_min * limits.body_window_s
+        if too_slow and not turns.waits(self._transport):
             problem = f"the request body came slower than {limits.body_bytes_per_s_min} bytes per second"
             self._fail_body(RequestError(ErrorKind.SLOW_CLIENT, problem))
         else:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Protocol
 from gir.clock import Clock
 from gir.model.errors import ErrorKind
 from gir.net.limits import ServerLimits
+from gir.net.turns import Turns
 from gir.net.wheel import Wheel
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class Host(Protocol):
     limits: ServerLimits
     clock: Clock
     wheel: Wheel
+    turns: Turns
     origin: str
     draining: bool
     """Answers say `Connection: close`."""

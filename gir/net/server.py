@@ -17,6 +17,7 @@ from gir.net.limits import ServerLimits
 from gir.net.listen import Listener, open_sockets
 from gir.net.message import RequestHead
 from gir.net.tls import ServerTls
+from gir.net.turns import Turns
 from gir.net.wheel import Wheel
 
 __all__ = ["Handler", "HttpServer", "ServerLimits", "ServerObserver"]
@@ -61,6 +62,7 @@ class HttpServer:
         self.origin = origin
         self.draining = False
         self.wheel = Wheel(clock)
+        self.turns = Turns()
         self._handler = handler
         self._tls = tls
         self._observer = observer
