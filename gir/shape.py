@@ -15,6 +15,7 @@ import msgspec
 from msgspec import inspect
 
 VALUE_CHARS_MAX = 80
+_KEYS_SHOWN_MAX = 5
 _SECRET = re.compile(r"(?:^|[._\]])(?:value|token|password|secret)(?:$|[.\[])")
 _OWN_WORDS = re.compile(r"^(?:Expected|Invalid|Object|Integer|Number)\b")
 
@@ -137,6 +138,8 @@ def _words(info: inspect.Type) -> str:
             return f"a list{_length(info, 'entries')}"
         case inspect.TupleType(item_types=items):
             return f"a list of {len(items)}: {', '.join(map(_words, items))}"
+        case inspect.StructType(fields=fields) if len(fields) <= _KEYS_SHOWN_MAX:
+            return f"a mapping (lines of `key: value`; keys: {', '.join(field.encode_name for field in fields)})"
         case _:
             return _SIMPLE.get(type(info), "something else")
 

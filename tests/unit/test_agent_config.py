@@ -59,6 +59,7 @@ def test_a_small_file_is_enough(tmp_path: Path) -> None:
         ("scrape: {interval_s: 0}\n", ["scrape.interval_s is 0", "from 0.05 to 10"]),
         ("scrape: {interval_s: fast}\n", ["scrape.interval_s is 'fast'", "write a number"]),
         ("listen: 8101\n", ["listen is 8101"]),
+        ("beat_tls: yes please\n", ["beat_tls is 'yes please': write a mapping", "keys: ca, cert, key"]),
         ("listen: nowhere\n", ["listen is 'nowhere'", "host:port"]),
         ("routers: [127.0.0.1]\n", ["routers[0] is '127.0.0.1'", "host:port"]),
         ("advertise_url: ftp://x\n", ["advertise_url", "ftp", "http://host:port"]),
