@@ -2,12 +2,16 @@
 
 import asyncio
 import hashlib
+import ssl
+from pathlib import Path
 
 import pytest
+import trustme
 
 from gir.model.errors import ErrorKind, RequestError
 from gir.net.exchange import Exchange
 from gir.net.server import ServerLimits
+from gir.net.tls import ServerTls
 from gir.net.turns import READS_PER_TURN
 from tests.support.net import Client, Rig, eventually, on_uvloop, post
 
@@ -66,6 +70,23 @@ async def test_chunked_bodies_and_bodies_of_known_length_arrive_whole_side_by_si
         assert sum(desk.whole.values()) == UPLOADS
         assert max(desk.whole.values()) <= 2 * READS_PER_TURN
         assert (await clients[0].ask(post(b"again")))[0] == 200, "the connection is read on"
+
+
+@on_uvloop
+async def test_bodies_that_come_encrypted_arrive_whole_too(tmp_path: Path) -> None:
+    desk, authority = Desk(), trustme.CA()
+    certificate, key, trusted = tmp_path / "server.pem", tmp_path / "server.key", ssl.create_default_context()
+    leaf = authority.issue_cert("127.0.0.1")
+    leaf.private_key_pem.write_to_path(str(key))
+    leaf.cert_chain_pems[0].write_to_path(str(certificate))
+    authority.configure_trust(trusted)
+    async with Rig(desk.serve, tls=ServerTls(str(certificate), str(key))) as rig:
+        clients = [await rig.client(ssl=trusted, server_hostname="127.0.0.1") for _ in range(UPLOADS)]
+        for client, body in zip(clients, uploads(), strict=True):
+            client.send(post(body))
+        answers = [await client.answer() for client in clients]
+        assert [answer[2] for answer in answers] == [hashlib.sha256(body).hexdigest().encode() for body in uploads()]
+        assert (await clients[-1].ask(post(b"again")))[0] == 200
 
 
 @on_uvloop
