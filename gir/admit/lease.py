@@ -198,6 +198,24 @@ class RateLease:
             if units > 0:
                 self.owed[stamp] = self.owed.get(stamp, 0) + units
 
+    def retell(self, told: Take | None, in_hand: int, now_s: float) -> None:
+        """The store has forgotten everything: owe it what this replica used in the last window, and what it holds.
+
+        `told` is the first question the new store answered: its charges are known there, and so are the units it
+        brought. `in_hand` are those from before.
+        """
+        if self.local or self._shift is None:
+            return
+        segment = self._segment(now_s)
+        self._own.expire(segment)
+        owed = {number + self._shift: units for number, units in self._own.by_segment()}
+        for stamp, units in told.owed if told is not None else ():
+            if units > 0:
+                owed[stamp] = owed.get(stamp, 0) - units
+        stamp = segment + self._shift
+        owed[stamp] = owed.get(stamp, 0) + in_hand
+        self.owed = {stamp: units for stamp, units in owed.items() if units}
+
     def trim(self, keep: int) -> None:
         """Put what is in hand beyond `keep` among what the store has still to be told."""
         surplus = self.in_hand - keep

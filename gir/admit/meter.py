@@ -105,6 +105,10 @@ class Meter:
             for number in [number for number in segments if number < segment - SEGMENTS]:
                 self.total -= segments.pop(number)
 
+    def by_segment(self) -> list[tuple[int, int]]:
+        """Units in the window by segment number, the oldest first."""
+        return [(number, units) for number, units in self._segments.items() if units]
+
     def _frees_s(self, missing: int, segment_s: float) -> float:
         """When `missing` more units will have left the window."""
         if missing > 0:

@@ -77,6 +77,8 @@ class Replies(msgspec.Struct, frozen=True):
 
     taken: Sequence[Taken] = ()
     claimed: Sequence[Claimed] = ()
+    life: str = ""
+    """Another than before: the store has forgotten everything in between (flush, restart, an empty successor)."""
 
 
 class Census(msgspec.Struct, frozen=True):

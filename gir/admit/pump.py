@@ -7,12 +7,12 @@ connection, because it owns none.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from gir.admit.breaker import StoreBreaker
 from gir.admit.lease import RateLease
-from gir.admit.ports import Census, Claim, Claimed, LimitStore, LocalLimitStore, StoreError, Take, Taken
+from gir.admit.ports import Census, Claim, LimitStore, LocalLimitStore, Replies, StoreError, Take
 from gir.admit.rules import Counters
 from gir.admit.slots import SlotLease
 from gir.clock import Clock
@@ -77,6 +77,8 @@ class Pump:
         self._urgent = asyncio.Event()
         self._turn: asyncio.Future[None] | None = None
         self._heartbeat_at_s = 0.0
+        self._life = ""
+        """Of the store that answered last."""
 
     def __repr__(self) -> str:
         return f"<Pump {self.breaker!r}, {self.calls} calls, {len(self._notes)} notes>"
@@ -139,7 +141,7 @@ class Pump:
                 self.calls += 1
                 replies = await self._store.exchange([take for _, take in takes], [claim for _, claim in claims])
                 self._observer.store_called(self._clock.monotonic_s() - now_s, True)
-                self._answered(takes, replies.taken, claims, replies.claimed)
+                self._answered(takes, claims, replies)
         except StoreError as error:
             self._observer.store_called(self._clock.monotonic_s() - now_s, False)
             for lease, take in takes:
@@ -160,17 +162,34 @@ class Pump:
         return takes, [(lease, lease.claim(self._replica)) for lease in places]
 
     def _answered(
-        self,
-        takes: list[tuple[RateLease, Take]],
-        taken: Sequence[Taken],
-        claims: list[tuple[SlotLease, Claim]],
-        claimed: Sequence[Claimed],
+        self, takes: list[tuple[RateLease, Take]], claims: list[tuple[SlotLease, Claim]], replies: Replies
     ) -> None:
         now_s = self._clock.monotonic_s()
-        for (rate, take), units in zip(takes, taken, strict=True):
+        forgotten = self._life not in ("", replies.life)
+        self._life = replies.life
+        if forgotten:
+            asked = {rate for rate, _ in takes}
+            for rate in self._counters.rates.values():
+                if rate not in asked:
+                    rate.retell(None, rate.in_hand, now_s)
+        for (rate, take), units in zip(takes, replies.taken, strict=True):
+            in_hand = rate.in_hand
             rate.drew(take, units, now_s)
-        for (slot, claim), places in zip(claims, claimed, strict=True):
+            if forgotten:
+                rate.retell(take, in_hand, now_s)
+        for (slot, claim), places in zip(claims, replies.claimed, strict=True):
             slot.claimed(claim, places, now_s)
+        if forgotten:
+            self._tell_again()
+
+    def _tell_again(self) -> None:
+        """Leave a note for everything that a store without memory should know."""
+        for rate in self._counters.rates.values():
+            if rate.owed:
+                self._notes[rate] = None
+        for slot in self._counters.slots.values():
+            if slot.held:
+                self._notes[slot] = None
 
     async def leave(self) -> None:
         """Say that this replica is gone for good, if the store can be had: nobody then keeps a share for it."""

@@ -1,7 +1,7 @@
 -- Rate and slot counters of gir.admit.ports on Redis: the algorithm of gir/admit/meter.py, on the server's clock.
--- KEYS: one for each rate, then one for each slot counter. ARGV[1]: JSON {rates, slots} in the same order,
+-- KEYS: one for each rate, then one for each slot counter, then when this store began to count. ARGV[1]: JSON {rates, slots} in the same order,
 --   rate = [limit, window_s, burst, need, want, [[stamp, units], ...]], slot = [limit, replica, want, ttl_s].
--- Answer: one row for each key, rate = {units, stamp, remaining, reset_s, retry_s}, slot = {held, free}.
+-- Answer: one row for each counter and when the store began to count; rate = {units, stamp, remaining, reset_s, retry_s}, slot = {held, free}.
 local SEGMENTS = 60
 local clock = redis.call('TIME')
 local now = clock[1] + clock[2] / 1000000
@@ -145,4 +145,10 @@ end
 for i, slot in ipairs(asked[2]) do
   rows[#rows + 1] = claim(KEYS[#asked[1] + i], slot[1], slot[2], slot[3], slot[4])
 end
+local born = redis.call('GET', KEYS[#KEYS])
+if not born then
+  born = string.format('%.6f', now)
+  redis.call('SET', KEYS[#KEYS], born)
+end
+rows[#rows + 1] = born
 return rows

@@ -28,7 +28,8 @@ class RedisStore:
         return f"<RedisStore {self._link.shown}>"
 
     async def exchange(self, takes: Sequence[Take], claims: Sequence[Claim]) -> Replies:
-        keys = [f"{self._prefix}{name}" for name in [*(take.key for take in takes), *(claim.key for claim in claims)]]
+        names = [*(take.key for take in takes), *(claim.key for claim in claims), "born"]
+        keys = [f"{self._prefix}{name}" for name in names]
         rates = [
             (take.rate.limit, take.rate.window_s, take.rate.burst, take.need, take.want, take.owed) for take in takes
         ]
@@ -39,10 +40,11 @@ class RedisStore:
                 Taken(int(units), int(stamp), int(remaining), float(reset_s), float(retry_s))
                 for units, stamp, remaining, reset_s, retry_s in rows[: len(takes)]
             ]
-            claimed = [Claimed(int(held), int(free)) for held, free in rows[len(takes) :]]
-        except (ValueError, TypeError) as error:
+            claimed = [Claimed(int(held), int(free)) for held, free in rows[len(takes) : -1]]
+            life = rows[-1].decode()
+        except (ValueError, TypeError, AttributeError) as error:
             raise StoreError(f"Redis answered nonsense: {error}") from error
-        return Replies(taken, claimed)
+        return Replies(taken, claimed, life)
 
     async def census(self, replica: str, ttl_s: float, absent_s: float) -> Census:
         keys = [f"{self._prefix}live", f"{self._prefix}joined"]

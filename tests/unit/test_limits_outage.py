@@ -4,7 +4,9 @@ import asyncio
 
 import pytest
 
+from gir.admit.lease import RateLease
 from gir.admit.limits import Limiter
+from gir.admit.ports import Rate, Taken
 from gir.model.policy import LimitRule
 from gir.model.request import Criticality, Usage
 from gir.stores.memory import MemoryStore
@@ -234,3 +236,17 @@ async def test_a_cancelled_request_leaves_the_others_in_step() -> None:
     row = limiter.rows(replicas.clock.monotonic_s())[0]
     await replicas.close()
     assert row["remaining"] == 15
+
+
+def test_a_store_without_memory_is_owed_the_last_window_and_what_is_in_hand_once() -> None:
+    lease = RateLease("k", Rate(100, 60.0, 100), local=False, now_s=0.0)
+    lease.drew(lease.draw(0.0, 8), Taken(8, 50, 92, 60.0, 0.0), 0.0)
+    lease.spend(5, 0.0)
+    lease.retell(None, lease.in_hand, 1.0)
+    assert lease.owed == {50: 5, 51: 3}
+    told = lease.draw(1.0, 0)
+    lease.drew(told, Taken(0, 51, 92, 60.0, 0.0), 1.0)
+    lease.retell(told, lease.in_hand, 1.0)
+    assert lease.owed == {}, "the store that forgot again has just been told"
+    lease.retell(None, 0, 100.0)
+    assert lease.owed == {}, "what left the window is nobody's business"
