@@ -114,6 +114,6 @@ def _decode(data: bytes, content_type: str) -> Any:
 def _reason(error: urllib.error.HTTPError) -> str:
     try:
         answer = json.loads(error.read())
-        return f"{error.code}: {answer['error']['message']}"
-    except (ValueError, KeyError, TypeError):
-        return f"{error.code}: {error.reason}"
+        return f"{answer['error']['message'].removeprefix('gir: ')} ({error.code})"
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"{error.reason} ({error.code})"

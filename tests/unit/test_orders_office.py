@@ -42,7 +42,9 @@ def test_where_orders_are_kept_and_who_does_not_hear_of_them(
     assert where["note"].startswith(note)
     assert where["everywhere"] is (not note)
     assert bool(note) is ("set store.kind to redis, or tell each of them" in where["note"])
-    assert orders_line(where).startswith(f"orders: {kind} ")
+    line = orders_line(where)
+    assert line.startswith("orders: in memory, " if kind == "memory" else f"orders: {kind} ")
+    assert f"known to {where['shared_by']}" in line
 
 
 async def test_a_command_that_others_do_not_hear_of_says_so() -> None:
