@@ -163,7 +163,7 @@ async def test_a_port_in_use_is_one_clear_line_and_exit_code_two(tmp_path: Path)
         lines = [line for line in errors.decode().splitlines() if line.startswith("gir-agent:")]
         assert len(lines) == 1
         assert str(agent.port) in lines[0]
-        assert "free the port or change the address" in lines[0]
+        assert "free the port or choose another" in lines[0]
         assert "Traceback" not in errors.decode()
 
 
