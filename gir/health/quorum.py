@@ -59,7 +59,8 @@ def choose_last_resorts(records: Iterable[ClusterRecord], policy: HealthPolicy, 
     """Mark who must stay usable because nobody is left to serve one of its models; return whose mark has changed.
 
     All that were heard of within `dead_after_s` of the latest: sending everything to one of many that fail alike
-    would finish it. Those that said goodbye or refuse connections are gone and no resort.
+    would finish it. Those that said goodbye or refuse connections are gone and no resort, and neither is one that no
+    probe and no request reaches, until a probe does or its ejection is over.
     """
     served: set[ModelId] = set()
     left: list[ClusterRecord] = []
@@ -67,7 +68,7 @@ def choose_last_resorts(records: Iterable[ClusterRecord], policy: HealthPolicy, 
     for record in records:
         if record.working:
             served |= record.names
-        elif record.doors_open and record.doubtful:
+        elif record.doors_open and record.doubtful and not record.pathless:
             left.append(record)
         if record.last_resort:
             marked.append(record)

@@ -24,6 +24,7 @@ from gir.model.beat import AgentHello, Condition
 from gir.model.cluster import Intent, PoolState
 from gir.model.ids import ModelId, TierName
 from gir.model.orders import ClusterOrder, heeded
+from gir.model.outcome import AttemptResult
 from gir.model.policy import ClusterPolicy, HealthPolicy
 
 if TYPE_CHECKING:
@@ -177,6 +178,12 @@ class ClusterRecord:
     def doubtful(self) -> bool:
         """Not gone by its own word: it may still answer."""
         return self.beats.state is not Beats.GONE and self.probes.state is not Probes.REFUSED
+
+    @property
+    def pathless(self) -> bool:
+        """Neither probes nor requests get an answer from its address: trying it costs each request a timeout."""
+        refused = self.breaker.gate is Gate.OPEN and self.breaker.origin is AttemptResult.LOCAL_FAULT
+        return refused and self.probes.state is Probes.MISSED
 
     def lost_since(self, started_s: float) -> bool:
         """It was lost while something begun at `started_s` was under way, whose failure is then no further news."""

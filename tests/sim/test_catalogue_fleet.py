@@ -18,6 +18,9 @@ PROBE_S = 1.0
 CLASSES = Load(rps=20.0, tenants=("gold", "plain", "plain", "plain", "cheap"), tokens=32)
 """Critical, Standard and Sheddable: what a third of the fleet cannot do alone, but for the Critical part."""
 
+KNOWN_S = 4.0
+"""By then probes and requests have both found out that nobody answers."""
+
 
 def told(lived: Lived, tenant: str, from_s: float, until_s: float) -> list[Told]:
     """What clients of one tenant were told, of what they asked in a span of time."""
@@ -124,3 +127,25 @@ def test_f30_a_fleet_that_is_gone_is_not_tried_in_vain_and_serves_soon_after_the
     assert min(t.ended_s or math.inf for t in back if t.status == 200) - FAULT_S <= AWAY_S + 5.0
     assert {t.status for t in told(lived, "plain", AWAY_S + 5.0, AWAY_S + 20.0)} == {200}
     assert {step.rest[1] for step in lived.find("place") if AWAY_S <= step.at_s < AWAY_S + 20.0} == {"us-1"}
+
+
+def test_f30_hosts_that_are_gone_without_a_word_cost_nobody_a_timeout_once_that_is_known() -> None:
+    def spoil(world: World) -> None:
+        def first_returns() -> None:
+            world.clusters["us-1"].restart()
+
+        world.at(FAULT_S + AWAY_S, first_returns)
+
+    lived = live("power", targets=range(len(NAMES)), lasts_s=AWAY_S + 20.0, spoil=spoil)
+    assert len(lived.find("fault", "power")) == len(NAMES)
+    assert lived.work_before >= 20
+    gone = told(lived, "plain", KNOWN_S, AWAY_S)
+    assert len(gone) >= 200
+    assert {t.status for t in gone} == {503}
+    assert all(t.retry_after.isdigit() and int(t.retry_after) >= 1 for t in gone)
+    at_once = sum((t.ended_s or math.inf) - t.started_s <= 0.05 for t in gone)
+    assert at_once >= 0.75 * len(gone), "but for a few tries when an ejection is over"
+    tried = [step for step in lived.find("place") if KNOWN_S <= step.at_s < AWAY_S]
+    assert len(tried) <= 0.4 * len(gone)
+    back = told(lived, "plain", AWAY_S, AWAY_S + 20.0)
+    assert min(t.ended_s or math.inf for t in back if t.status == 200) - FAULT_S <= AWAY_S + 5.0

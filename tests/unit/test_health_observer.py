@@ -241,6 +241,21 @@ def test_when_every_cluster_fails_alike_all_of_them_stay_usable() -> None:
     assert fleet.line().count("last resort") == 3
 
 
+def test_clusters_that_neither_probes_nor_requests_reach_are_no_last_resort_until_one_does() -> None:
+    fleet = settled("eu-1", "us-1")
+    fleet.freeze("eu-1", "us-1")
+    fleet.run(4.0)
+    for name in fleet.clusters:
+        fleet.attempts(name, AttemptResult.LOCAL_FAULT, 3)
+    fleet.run(0.5)
+    assert "last resort" not in fleet.line()
+    assert [fleet.state(name).weight for name in fleet.clusters] == [0.0, 0.0]
+    fleet.thaw("us-1")
+    fleet.run(1.5)
+    assert fleet.state("us-1").weight > 0.0, "a probe has reached it"
+    assert fleet.state("eu-1").weight == 0.0
+
+
 def test_a_newcomer_tried_as_the_last_resort_that_fails_gets_a_probation() -> None:
     fleet = settled("eu-1")
     fleet.join("us-1", models=("llama", "qwen"))
