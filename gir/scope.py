@@ -106,9 +106,14 @@ class Scope:
         if self.placement is None or placement.ranked:
             self.placement = placement
         for candidate in placement.ranked:
-            if not candidate.probation or stages.registry.may_take(candidate.cluster, now_s):
+            if not candidate.probation or self._may_take(candidate, now_s):
                 return candidate
         return None
+
+    def _may_take(self, candidate: Candidate, now_s: float) -> bool:
+        assert self.request is not None, "placed before it was read"
+        registry, model = self._stages.registry, self.request.model
+        return registry.may_take(candidate.cluster, now_s, registry.view.base_of.get(model, model))
 
     def elsewhere(self, tried: frozenset[ClusterId]) -> bool:
         """Whether another cluster may serve the request now."""

@@ -90,7 +90,7 @@ class Watch:
 
     def _follow(self, event: HealthEvent) -> None:
         cluster = event.cluster or ""
-        self._metrics.cluster_events.child(cluster, event.kind.value, event.after).inc()
+        self._metrics.cluster_events.child(cluster, event.kind.value, event.after if event.kind in _NAMED else "").inc()
         level = self._log.info if event.kind is not EventKind.STATUS or _good(event.after) else self._log.warning
         level(
             "health",
@@ -116,6 +116,10 @@ class Watch:
             moved = self._dispatcher.give_up_waiting(cluster, f"cluster became {became}")
             if moved:
                 self._log.info("waiting requests moved", cluster=cluster, requests=moved)
+
+
+_NAMED = frozenset({EventKind.STATUS, EventKind.INTENT, EventKind.FAIL_OPEN})
+"""Kinds whose new value is one of a few words, fit for a label; others say epochs, weights and durations."""
 
 
 def _good(status: str) -> bool:

@@ -107,8 +107,7 @@ class Breaker:
             self._local[bucket % BUCKETS] += 1
             run, run_max, failed = self.run_local, self.policy.breaker_consecutive, sum(self._local)
         else:
-            # An answer, even a bad one, came over the path: it ends a run of path failures.
-            self.run_local = 0
+            self.answered()
             self.run_upstream += 1
             self._upstream[bucket % BUCKETS] += 1
             run, run_max, failed = self.run_upstream, self.policy.breaker_upstream_consecutive, sum(self._upstream)
@@ -153,6 +152,17 @@ class Breaker:
     def calm(self) -> bool:
         """Closed, and nothing left to forgive: time can change nothing."""
         return self.gate is Gate.CLOSED and not self.ejections
+
+    def unblemished(self, now_s: float) -> bool:
+        """Nothing bad is remembered: calm, and no failure within the window."""
+        bucket = int(now_s / self._bucket_s)
+        if bucket != self._bucket:
+            self._turn(bucket)
+        return self.calm and not any(self._local) and not any(self._upstream)
+
+    def answered(self) -> None:
+        """An answer came over the path, of whatever kind: a run of path failures is over."""
+        self.run_local = 0
 
     @property
     def forgiven_s(self) -> float:

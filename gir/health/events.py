@@ -30,6 +30,8 @@ class EventKind(enum.Enum):
     INTENT = "intent"
     WEIGHT = "weight"
     """An operator pinned the weight."""
+    POOLS = "pools"
+    """Which pools are left alone for their failures has changed."""
     GAP = "gap"
     """This router was paused; the gap was granted to everybody."""
     FAIL_OPEN = "fail_open"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from gir.health.breaker import Breaker, Gate
 from gir.health.detector import BeatDetector, Beats
 from gir.health.events import Cause
+from gir.health.pool_breakers import PoolBreakers
 from gir.health.pressure import Pressure
 from gir.health.probe import Probes, ProbeState
 from gir.health.ramp import holddown_s
@@ -24,7 +25,7 @@ from gir.model.beat import AgentHello, Condition
 from gir.model.cluster import Intent, PoolState
 from gir.model.ids import ModelId, TierName
 from gir.model.orders import ClusterOrder, heeded
-from gir.model.outcome import AttemptResult
+from gir.model.outcome import Attempt, AttemptResult
 from gir.model.policy import ClusterPolicy, HealthPolicy
 
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ class Standing(enum.Enum):
     PROVING = "proving"
     HOLDING = "holding"
 
+
+UNKNOWN = ModelId("")
+"""The model of an attempt that nobody named."""
 
 WORKING = (Standing.SERVING, Standing.RAMPING)
 
@@ -73,6 +77,7 @@ class ClusterRecord:
         "offered",
         "pinned",
         "policy",
+        "pool_breakers",
         "pools",
         "pressure",
         "probes",
@@ -92,6 +97,7 @@ class ClusterRecord:
         self.beats = BeatDetector(policy, now_s=now_s)
         self.probes = ProbeState(policy)
         self.breaker = Breaker(policy)
+        self.pool_breakers = PoolBreakers(policy)
         self.pressure = Pressure()
         self.standing = Standing.NEW
         self.since_s = now_s
@@ -134,6 +140,7 @@ class ClusterRecord:
     def use_policy(self, policy: HealthPolicy) -> None:
         """Judge by `policy` from now on."""
         self.policy = self.beats.policy = self.probes.policy = self.breaker.policy = policy
+        self.pool_breakers.use_policy(policy)
 
     def obey(self, entry: ClusterPolicy | None, order: ClusterOrder | None) -> None:
         """Take over what the policy says of the cluster, and what operators have said over it since."""
@@ -217,6 +224,8 @@ class ClusterRecord:
             self.breaker.tick(now_s)
             if self.breaker.unclaimed(now_s) and self.heard:
                 self.breaker.waive(now_s)
+        if self.pool_breakers:
+            self.pool_breakers.tick(now_s, self.offered)
         before = (self.cause, self.silent)
         objection = self.objection
         if objection not in (Cause.BEATS, Cause.PROBE) or not self.doubtful:
@@ -228,6 +237,51 @@ class ClusterRecord:
             objection = Cause.NONE if self.breaker.gate is Gate.CLOSED else Cause.BREAKER
         self.cause = objection
         return before != (self.cause, self.silent)
+
+    def succeeded(self, attempt: Attempt, model: ModelId, now_s: float) -> bool:
+        """An attempt for the base `model` was served. True when that changed what is published. Hot."""
+        self.pressure.accepted(attempt.started_s, model)
+        closed = self.breaker.success(attempt.started_s, now_s)
+        if self.pool_breakers:
+            closed |= self.pool_breakers.success(model, attempt.started_s, now_s)
+        return closed
+
+    def failed(self, attempt: Attempt, model: ModelId, now_s: float, *, resumed_s: float, draw: float) -> bool:
+        """An attempt was not served. True when that changed what is published.
+
+        `resumed_s`: end of the observer's last pause, before which local faults are no evidence.
+        """
+        started_s = attempt.started_s
+        match attempt.result:
+            case AttemptResult.BACKPRESSURE:
+                self.pressure.push(attempt.retry_after_s, now_s, model)
+                self._inconclusive(model, started_s)
+                return True
+            case AttemptResult.LOCAL_FAULT if started_s >= resumed_s and not self.lost_since(started_s):
+                return self.breaker.failure(attempt.result, started_s, now_s, draw=draw)
+            case AttemptResult.UPSTREAM_FAULT if self._is_of_pool(model):
+                self.breaker.answered()
+                return self.pool_breakers.failure(model, started_s, now_s, draw=draw)
+            case AttemptResult.UPSTREAM_FAULT:
+                return self.breaker.failure(attempt.result, started_s, now_s, draw=draw)
+            case _:
+                self._inconclusive(model, started_s)
+                return False
+
+    def may_take(self, model: ModelId, now_s: float) -> bool:
+        """Ask before a dispatch. False: a breaker is half open and another request is already trying."""
+        if self.on_probation:
+            return self.breaker.claim(now_s)
+        return self.pool_breakers.claim(model, now_s)
+
+    def _is_of_pool(self, model: ModelId) -> bool:
+        """Whether a bad answer accuses the pool of `model` alone: others are there, and the cluster is not itself on
+        trial."""
+        return model in self.pools and len(self.pools) > 1 and self.breaker.gate is Gate.CLOSED
+
+    def _inconclusive(self, model: ModelId, started_s: float) -> None:
+        self.breaker.inconclusive(started_s)
+        self.pool_breakers.inconclusive(model, started_s)
 
     def step(self, now_s: float, *, among_the_first: bool) -> bool:
         """Move to where the detectors say it stands; True if it moved.
@@ -289,7 +343,7 @@ class ClusterRecord:
     def rest(self) -> None:
         """Note until when time alone can change nothing, so that sweeps may pass the record by."""
         calm = self.standing is Standing.SERVING and self.cause is Cause.NONE and not self.silent
-        if not calm or not self.pressure.calm:
+        if not calm or not self.pressure.calm or self.pool_breakers:
             self.quiet_until_s = float("-inf")
             return
         until_s = self.beats.heard_s + 2.0 * self.policy.beat_interval_s

@@ -17,12 +17,12 @@ from gir.health import report
 from gir.health.events import Cause, EventKind, HealthEvent
 from gir.health.probe import Probes
 from gir.health.quorum import CALM, Judgement, Member, choose_last_resorts, judge
-from gir.health.record import ClusterRecord, Standing, wanted
+from gir.health.record import UNKNOWN, ClusterRecord, Standing, wanted
 from gir.health.shown import Look, look_of, redispatch, state_of
 from gir.health.view import ViewBuilder
 from gir.model.beat import AgentHello, BeatReport, Condition
 from gir.model.cluster import ClusterStatus, ClusterView, Intent
-from gir.model.ids import ClusterId, TierName
+from gir.model.ids import ClusterId, ModelId, TierName
 from gir.model.orders import ClusterOrder
 from gir.model.outcome import Attempt, AttemptResult
 from gir.model.policy import HealthPolicy, PolicySnapshot
@@ -161,25 +161,27 @@ class Registry:
             record.probes.missed()
         self._settle(record, now_s)
 
-    def attempt(self, attempt: Attempt, now_s: float, model: str = "") -> None:
-        """One attempt on the pool of `model` has ended. Hot: the good case touches one record and publishes nothing."""
+    def attempt(self, attempt: Attempt, now_s: float, model: ModelId = UNKNOWN) -> None:
+        """One attempt of a request for a base model has ended. Hot: the good case touches one record.
+
+        What is said of an UNKNOWN model is held against the cluster.
+        """
         record = self._records.get(attempt.cluster)
         if record is None:
             return
-        result = attempt.result
-        if result is AttemptResult.OK:
-            record.pressure.accepted(attempt.started_s, model)
-            if record.breaker.success(attempt.started_s, now_s):
+        if attempt.result is AttemptResult.OK:
+            if record.succeeded(attempt, model, now_s):
                 self._upheaval = True
                 self._settle(record, now_s)
             return
         self._notice_gap(now_s)
-        self._attempt_failed(record, attempt, now_s, model)
+        if record.failed(attempt, model, now_s, resumed_s=self._resumed_s, draw=self._jitter()):
+            self._settle(record, now_s)
 
-    def may_take(self, cluster: ClusterId, now_s: float) -> bool:
-        """Ask before a dispatch. False: its breaker is half open and another request is already trying."""
+    def may_take(self, cluster: ClusterId, now_s: float, model: ModelId = UNKNOWN) -> bool:
+        """Ask before a dispatch. False: a breaker is half open and another request is already trying."""
         record = self._records.get(cluster)
-        return record is not None and (not record.on_probation or record.breaker.claim(now_s))
+        return record is not None and record.may_take(model, now_s)
 
     def intent_of(self, cluster: ClusterId) -> Intent:
         """What operators and policy want of a cluster."""
@@ -280,21 +282,6 @@ class Registry:
         self._dirty.add(record.hello.cluster)
         self.reconcile(now_s)
 
-    def _attempt_failed(self, record: ClusterRecord, attempt: Attempt, now_s: float, model: str) -> None:
-        match attempt.result:
-            case AttemptResult.BACKPRESSURE:
-                record.breaker.inconclusive(attempt.started_s)
-                record.pressure.push(attempt.retry_after_s, now_s, model)
-                self._settle(record, now_s)
-            case AttemptResult.LOCAL_FAULT | AttemptResult.UPSTREAM_FAULT as origin:
-                stale = attempt.started_s < self._resumed_s or record.lost_since(attempt.started_s)
-                if origin is AttemptResult.LOCAL_FAULT and stale:
-                    record.breaker.inconclusive(attempt.started_s)
-                elif record.breaker.failure(origin, attempt.started_s, now_s, draw=self._jitter()):
-                    self._settle(record, now_s)
-            case _:
-                record.breaker.inconclusive(attempt.started_s)
-
     def _notice_gap(self, now_s: float) -> None:
         """Grant to every cluster the time in which this process did not run."""
         late_s = now_s - self._seen_s - self._policy.sweep_interval_s
@@ -360,6 +347,9 @@ class Registry:
                 changed.append((state_of(record, look, reason), record.offered))
                 if before is None or before.status is not look.status:
                     self._tell(record, before, look, reason, now_s)
+                if before is not None and before.pools_ejected != look.pools_ejected:
+                    words = (", ".join(sorted(each.pools_ejected)) for each in (before, look))
+                    self._emit(now_s, EventKind.POOLS, record, *words, cause=Cause.BREAKER, reason=reason)
         if not changed and fail_open is self.view.fail_open:
             return self.view
         return self._views.publish(changed, fail_open=fail_open)

@@ -15,7 +15,8 @@ from gir.model.cluster import Intent
 
 def reason(record: ClusterRecord, now_s: float) -> str:
     """Why status and weight are what they are, in one line; '' when all is well."""
-    if record.standing is Standing.SERVING and record.pressure.calm and record.doors_open and not record.excused:
+    well = record.standing is Standing.SERVING and record.pressure.calm and not record.pool_breakers
+    if well and record.doors_open and not record.excused:
         return "" if record.pinned == 1.0 else _doors(record)
     parts = [_doors(record), _standing(record, now_s)]
     if record.excused and record.silent:
@@ -29,6 +30,7 @@ def reason(record: ClusterRecord, now_s: float) -> str:
     if record.pressure.latest_s > now_s:
         models = ", ".join(model for model, _ in record.pressure.refusing(now_s))
         parts.append(f"asked for none{' of ' + models if models else ''} for {record.pressure.latest_s - now_s:.1f}s")
+    parts.append(record.pool_breakers.line(now_s))
     return ", ".join(part for part in parts if part)
 
 
@@ -143,6 +145,8 @@ def row(record: ClusterRecord, now_s: float, *, fail_open: bool) -> dict[str, An
             "reopens_in_s": round(max(0.0, breaker.reopen_s - now_s), 1) if breaker.gate is Gate.OPEN else None,
             "detail": breaker.detail,
         },
+        "pools_ejected": sorted(record.pool_breakers.ejected),
+        "pools_on_trial": sorted(record.pool_breakers.on_trial),
         "backpressure": {
             "factor": round(record.pressure.factor(now_s), 2),
             "retry_in_s": round(max(0.0, record.pressure.latest_s - now_s), 1),

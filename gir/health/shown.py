@@ -10,7 +10,7 @@ from gir.health.ramp import freshness, ramp_share
 from gir.health.record import WORKING, ClusterRecord, Standing
 from gir.model.beat import AgentHello, Condition
 from gir.model.cluster import ClusterState, ClusterStatus, Intent
-from gir.model.ids import TierName
+from gir.model.ids import ModelId, TierName
 from gir.model.outcome import AttemptResult
 
 
@@ -87,6 +87,8 @@ class Look(NamedTuple):
     last_resort: bool
     on_probation: bool
     unreachable: bool
+    pools_ejected: frozenset[ModelId]
+    pools_on_trial: frozenset[ModelId]
     epoch: int
     seq: int
     rtt_s: float | None
@@ -109,6 +111,8 @@ def look_of(record: ClusterRecord, now_s: float, *, fail_open: bool) -> Look:
         record.last_resort,
         record.on_probation,
         unreachable(record, now_s),
+        record.pool_breakers.ejected,
+        record.pool_breakers.on_trial,
         beats.epoch,
         beats.seq,
         record.rtt_s,
@@ -139,6 +143,8 @@ def state_of(record: ClusterRecord, look: Look, reason: str) -> ClusterState:
         backoff_until_s=look.backoff_until_s,
         refusing=dict(look.refusing),
         unreachable=look.unreachable,
+        pools_ejected=look.pools_ejected,
+        pools_on_trial=look.pools_on_trial,
         probation=look.on_probation,
         reason=reason,
         labels=hello.labels,

@@ -104,6 +104,10 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     """Lost, and its data path answers no probes: what is silent there has ended."""
     probation: bool = False
     """Its breaker is half open: exactly one request may go, after `Registry.may_take`."""
+    pools_ejected: frozenset[ModelId] = frozenset()
+    """Base models whose pool fails here while others fare well: second choice for requests of those models."""
+    pools_on_trial: frozenset[ModelId] = frozenset()
+    """Base models whose pool is to prove itself: one request of such a model may go, after `Registry.may_take`."""
     reason: str = ""
     """Why status and weight are what they are, in one line."""
     labels: Mapping[str, str] = {}

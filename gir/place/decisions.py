@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from gir.model.cluster import ClusterState, ClusterStatus, ClusterView
+from gir.model.cluster import ClusterState, ClusterView
 from gir.model.decision import Candidate, Placement, Removed, TierView
-from gir.model.ids import RequestId, TierName
+from gir.model.ids import ModelId, RequestId, TierName
 from gir.place.filters import Moment, forbids, removed, unmet
-from gir.place.roster import Roster
+from gir.place.roster import Roster, is_suspect
 from gir.place.score import Mark, terms, unknown
 from gir.place.tiers import TierLoad, TierShare
 
@@ -71,7 +71,7 @@ class Decision(msgspec.Struct, kw_only=True, gc=False):
         out = removed(roster.kind, roster.index, self.view, self.moment)
         listed = {each.cluster for each in ranked}
         told = listed.union([each.cluster for each in out])
-        passed_over = tuple([_passed_over(state) for state in self.view.clusters if state.id not in told])
+        passed_over = tuple([_passed_over(state, roster.base) for state in self.view.clusters if state.id not in told])
         plain = self.brief() if ranked else nobody(self)
         return msgspec.structs.replace(
             plain,
@@ -150,9 +150,9 @@ class Decisions:
         return len(self._kept)
 
 
-def _passed_over(state: ClusterState) -> Removed:
+def _passed_over(state: ClusterState, base: ModelId) -> Removed:
     """Why a cluster that no filter takes out is not among the ranked ones."""
-    if state.status is ClusterStatus.SUSPECT:
+    if is_suspect(state, base):
         about = f" ({state.reason})" if state.reason else ""
         return Removed(cluster=state.id, filter="suspect", detail=f"in reserve while others can serve{about}")
     return Removed(cluster=state.id, filter="shortlist", detail="others promise more; not scored in a fleet this large")
@@ -173,7 +173,7 @@ def _candidate(mark: Mark) -> Candidate:
         tier=row.tier,
         score_s=mark.score_s,
         region=state.region,
-        probation=state.probation,
+        probation=row.probation,
         room=mark.room,
         held_back=mark.held_back,
     )

@@ -123,7 +123,7 @@ class Placer:
     ) -> bool:
         """Whether a cluster in good health that is not among `tried` may serve `request` now."""
         roster, moment = self._roster(request, view, policy), moment_of(request, now_s, tried)
-        return any(moment.admits(row) and not row.state.probation for row in roster.open)
+        return any(moment.admits(row) and not row.probation for row in roster.open)
 
     def dispatched(self, request: InferenceRequest, cluster: ClusterId, now_s: float) -> Dispatch:
         """Count a request that is leaving for `cluster` now, and remember what prefix and session it takes there."""

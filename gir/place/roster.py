@@ -80,8 +80,8 @@ class Row:
 
     __slots__ = (
         "backoff_until_s", "capacity", "cluster", "context_max", "held", "index", "inflight", "known_waiting", "ledger",
-        "load_s", "place", "pool", "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total", "state",
-        "static_s", "suspect", "tier", "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
+        "load_s", "place", "pool", "probation", "resident", "rtt_s", "salt", "service_s", "slots_free", "slots_total",
+        "state", "static_s", "suspect", "tier", "token_s", "token_total_s", "waiting", "waiting_tokens", "weight",
     )  # fmt: skip
 
     def __init__(
@@ -103,7 +103,9 @@ class Row:
         """Position of its tier in the roster."""
         self.place = 0
         """Its own position among the rows it stands with."""
-        self.suspect = state.status is ClusterStatus.SUSPECT
+        self.suspect = is_suspect(state, pool.model)
+        self.probation = state.probation or pool.model in state.pools_on_trial
+        """One request may go, and must be claimed."""
         self.weight = state.weight
         self.salt = xxhash.xxh3_64_intdigest(state.id.encode())
         """Turns a request's one draw into a draw of this cluster's own."""
@@ -238,7 +240,7 @@ def follow(roster: Roster, view: ClusterView, loads: Loads) -> bool:
             roster.ring = None
         if pool is None or row is None:
             continue
-        if row.tier != roster.index.tier_of(new) or row.suspect != (new.status is ClusterStatus.SUSPECT):
+        if row.tier != roster.index.tier_of(new) or row.suspect != is_suspect(new, roster.base):
             return False
         fresh.append((row, new, pool))
     for row, state, pool in fresh:
@@ -264,6 +266,11 @@ def _replace(roster: Roster, old: Row, new: Row) -> None:
     (roster.open if roster.open and _at(roster.open, old) else roster.suspects)[old.place] = new
     if old in roster.top:
         roster.top[roster.top.index(old)] = new
+
+
+def is_suspect(state: ClusterState, base: ModelId) -> bool:
+    """Whether a cluster, or its pool of the base model, should get new work only when nobody else can take it."""
+    return state.status is ClusterStatus.SUSPECT or base in state.pools_ejected
 
 
 def _slots(state: ClusterState, base: ModelId) -> int:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gir.model.beat import AgentHello, BeatReport
-from gir.model.cluster import Intent, PoolState
+from gir.model.cluster import ClusterStatus, Intent, PoolState
 from gir.model.ids import ClusterId, ModelId, RegionId, TierName
 from gir.model.policy import (
     CanaryGuard,
@@ -354,7 +354,7 @@ async def test_a_failing_canary_is_gone_within_fifty_requests_however_well_its_f
 async def test_a_bad_canary_on_the_stable_models_own_clusters_costs_the_control_no_answer(
     begin: Begin, names: str
 ) -> None:
-    """Its failures eject clusters, which are then let in again or asked as a last resort; nobody else may notice."""
+    """Its failures cost clusters its pool, which is tried again or asked as a last resort; nobody else may notice."""
 
     async def next_fails(exchange: Exchange) -> None:
         failing = json.loads(await exchange.read_body())["model"] == "llama-next"
@@ -373,3 +373,28 @@ async def test_a_bad_canary_on_the_stable_models_own_clusters_costs_the_control_
     trial = world.router.rewriter.trial("next")
     assert (trial.state.value, control > 50) == ("aborted", True)
     assert trial.tally["llama-next", "error"] <= 50
+    assert {state.status for state in world.router.registry.view.clusters} == {ClusterStatus.HEALTHY}
+
+
+@pytest.mark.slow
+async def test_a_model_that_fails_in_a_cluster_is_served_by_another_one_and_costs_it_nothing_else(begin: Begin) -> None:
+    """One request in three fails there: no run of failures and no rate of the cluster would ever give it away."""
+    sick_asked = 0
+
+    async def sick_fails(exchange: Exchange) -> None:
+        nonlocal sick_asked
+        failing = json.loads(await exchange.read_body())["model"] == "sick"
+        sick_asked += failing
+        exchange.respond(500 if failing else 200, JSON, ANSWER)
+
+    world = await begin(PolicySnapshot(tiers=TIERS), good, b=("us", "reserved", ("sick",)))
+    await world.join("a", "eu", "reserved", ("sick", "well-1", "well-2"), sick_fails)
+    for _ in range(60):
+        for model in ("sick", "well-1", "well-2"):
+            status, headers, _ = await world.ask(model)
+            assert (status, headers["x-gir-cluster"]) == (200, "b" if model == "sick" else "a")
+    assert 5 <= sick_asked <= 8, "asked until it was known, and not again while it is left alone"
+    assert world.router.registry.view.by_model[ModelId("well-1")][0].status is ClusterStatus.HEALTHY
+    told = world.router.placer.decisions.of(world.router.recorder.ended[-3].request_id)[-1]
+    assert [(out.cluster, out.filter) for out in told.removed] == [("a", "suspect")]
+    assert "in reserve while others can serve (pool sick: breaker open" in told.removed[0].detail
