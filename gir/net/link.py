@@ -7,6 +7,7 @@ import httptools
 
 from gir.net.errors import BadResponse, ConnectionLost, UpstreamError
 from gir.net.message import Headers, ResponseHead
+from gir.net.silence import be_patient
 
 if TYPE_CHECKING:
     from gir.net.pool import UpstreamPool
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 _JOIN_BYTES_MAX = 65_536
 """Above this, copying head and body together costs more than handing the transport two buffers."""
 _HEAD_BYTES_MAX = 65_536
+_TAKEN_UNREAD_MAX = 32_768
+"""A request up to this size is taken by the peer's kernel, whether or not anybody reads it."""
 _HEADERS_MAX = 200
 _SWITCHING_PROTOCOLS = 101
 _OK = 200
@@ -39,6 +42,7 @@ class UpstreamLink(asyncio.Protocol):
         "_keep_alive",
         "_parser",
         "_parts",
+        "_patient",
         "_paused",
         "_pool",
         "_transport",
@@ -61,6 +65,8 @@ class UpstreamLink(asyncio.Protocol):
         self._complete = False
         self._keep_alive = False
         self._paused = False
+        self._patient = False
+        """The kernel was told to be patient, for the request is large."""
         self._parts: list[bytes] = []
         self.on_body = self._parts.append
         """Called by the parser; a list's own method costs no call into Python."""
@@ -79,10 +85,19 @@ class UpstreamLink(asyncio.Protocol):
         self._head_bytes = 0
         transport = self._transport
         assert transport is not None
+        if len(body) > _TAKEN_UNREAD_MAX:
+            self._be_patient(self._pool.limits.unread_s)
         if len(body) > _JOIN_BYTES_MAX:
             transport.writelines((head, body))
         else:
             transport.write(head + body)
+
+    def _be_patient(self, unread_s: float) -> None:
+        transport = self._transport
+        sock = transport.get_extra_info("socket") if transport is not None and not transport.is_closing() else None
+        if sock is not None:
+            be_patient(sock, unread_s)
+        self._patient = unread_s > self._pool.limits.dead_s
 
     def pause(self) -> None:
         """Stop reading."""
@@ -203,6 +218,8 @@ class UpstreamLink(asyncio.Protocol):
             self._headers, self._first = [], {}  # interim answer: the real one follows
             return
         self._head_seen = True
+        if self._patient:
+            self._be_patient(self._pool.limits.dead_s)
         head = ResponseHead(status, self._headers, self._first)
         call = self._call
         assert call is not None

@@ -77,6 +77,8 @@ class PoolLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Name lookup, TCP and TLS handshake together."""
     dead_s: float = 3.5
     """A peer that acknowledges nothing for so long is gone: as long as the probes take to notice a frozen cluster."""
+    unread_s: float = 30.0
+    """The same while a large request is on its way: an engine that is busy leaves the rest of it unread for a while."""
 
 
 class UpstreamPool:

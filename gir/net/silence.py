@@ -33,8 +33,17 @@ def end_when_unheard(sock: HasOptions, dead_s: float) -> None:
         ("TCP_KEEPIDLE", max(1, math.ceil(dead_s / 2))),
         ("TCP_KEEPINTVL", _KEEPALIVE_S),
         ("TCP_KEEPCNT", _QUESTIONS),
-        ("TCP_USER_TIMEOUT", math.ceil(dead_s * 1e3)),
     ):
-        option = getattr(socket, name, None)
-        if option is not None:
-            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+        _set(sock, name, value)
+    be_patient(sock, dead_s)
+
+
+def be_patient(sock: HasOptions, dead_s: float) -> None:
+    """Change how long a peer may acknowledge nothing, or leave unread what it was sent: to the kernel these are one."""
+    _set(sock, "TCP_USER_TIMEOUT", math.ceil(dead_s * 1e3))
+
+
+def _set(sock: HasOptions, name: str, value: int) -> None:
+    option = getattr(socket, name, None)
+    if option is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, option, value)

@@ -1,13 +1,15 @@
 """Connections whose other end has vanished without a word (F04): the kernel is made to drop what arrives there."""
 
 import asyncio
+from typing import cast
 
 import pytest
 
 from chaos.faults.packets import deafen, hear_again
+from gir.clock import SystemClock
 from gir.model.outcome import Phase
 from gir.net.errors import ConnectionLost, HeadTimeout
-from gir.net.pool import PoolLimits
+from gir.net.pool import Endpoint, PoolLimits, UpstreamPool
 from gir.net.upstream import CallDeadlines
 from tests.support.bench import Bench, echo
 from tests.support.net import UpstreamConnection, eventually, on_uvloop
@@ -65,3 +67,35 @@ async def test_a_peer_that_thinks_long_is_not_taken_for_a_vanished_one() -> None
         call = await bench.call(b"x", deadlines=patient)
         with pytest.raises(HeadTimeout):
             await call.head()
+
+
+@on_uvloop
+async def test_a_peer_that_leaves_a_large_request_unread_for_a_while_is_not_taken_for_a_vanished_one() -> None:
+    """An engine that is busy with others: it lives and acknowledges, but has no room for the rest of the body."""
+    body = b"x" * 4_000_000
+    busy_s = LIMITS.dead_s + 1.5
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        cast("asyncio.ReadTransport", writer.transport).pause_reading()
+        await asyncio.sleep(busy_s)
+        cast("asyncio.ReadTransport", writer.transport).resume_reading()
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(len(body))
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok")
+        await writer.drain()
+        await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    endpoint = Endpoint.parse(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    pool = UpstreamPool(endpoint, LIMITS, clock=SystemClock())
+    started_s = asyncio.get_running_loop().time()
+    head = b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(body)
+    try:
+        call = await pool.send(head, body, deadlines=CallDeadlines(head_s=9.0, first_token_s=9.0, idle_s=9.0))
+        assert (await call.head()).status == 200
+        assert await call.read_all(10) == b"ok"
+        assert asyncio.get_running_loop().time() - started_s >= busy_s
+    finally:
+        await pool.close()
+        server.close()
