@@ -22,7 +22,6 @@ from tier1_agent.job import Job, returned
 from tier1_agent.pods import Ticket
 
 _BUSY = frozenset({429, 503})
-_EVENT_STREAM = b"text/event-stream"
 
 
 class Failed(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +79,7 @@ class Attempt:
     async def _answer(self, call: UpstreamCall) -> Failed | Delivered:
         head = await call.head()
         headers = returned(head, self._ticket.pod)
-        if head.status == 200 and (head.get(b"content-type") or b"").startswith(_EVENT_STREAM):
+        if head.status == 200 and head.is_event_stream:
             return await self._stream(call, headers)
         body = await call.read_all(self._limits.response_bytes_max)
         if head.status >= 500 or head.status in _BUSY:

@@ -126,8 +126,7 @@ async def _read_error(call: UpstreamCall, head: ResponseHead) -> Answer:
 async def _read(call: UpstreamCall, head: ResponseHead, plan: AttemptPlan) -> Answer:
     if not 200 <= head.status < 300:
         return await _read_error(call, head)
-    content_type = head.get(b"content-type") or b""
-    if not content_type.startswith(b"text/event-stream"):
+    if not head.is_event_stream:
         body = await call.read_all(plan.response_bytes_max)
         return Answer(result=AttemptResult.OK, phase=Phase.DONE, head=head, body=body)
     framer = plan.framer()

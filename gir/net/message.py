@@ -5,6 +5,7 @@ Headers = list[tuple[bytes, bytes]]
 
 _UNTOUCHABLE = frozenset({b"host", b"content-length", b"transfer-encoding", b"close", b"keep-alive"})
 """What Connection cannot name away: framing, and its own options."""
+_EVENT_STREAM = b"text/event-stream"
 
 
 class _Head:
@@ -102,6 +103,12 @@ class ResponseHead(_Head):
         self.headers = headers
         self._first = first
         self.status = status
+
+    @property
+    def is_event_stream(self) -> bool:
+        """Whether the body is Server-Sent Events; media types are compared without regard to case (RFC 9110, 8.3.1)."""
+        content_type = self.get(b"content-type") or b""
+        return content_type[: len(_EVENT_STREAM)].lower() == _EVENT_STREAM
 
     def __repr__(self) -> str:
         return f"<ResponseHead {self.status}>"
