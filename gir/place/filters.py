@@ -10,7 +10,7 @@ from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent
 from gir.model.decision import Removed
 from gir.model.ids import ClusterId
 from gir.model.request import Criticality, InferenceRequest
-from gir.place.roster import Kind, PolicyIndex, Row
+from gir.place.roster import Kind, PolicyIndex, Roster, Row
 
 _POLICY_FILTERS = frozenset({"residency", "tenant", "tier"})
 """Filters that express what is allowed rather than what is possible now."""
@@ -40,6 +40,41 @@ def moment_of(request: InferenceRequest, now_s: float, tried: frozenset[ClusterI
     return Moment(
         now_s, request.prompt_tokens_estimate + (request.output_tokens_max or 0), tried, request.cluster_pinned
     )
+
+
+def candidates(roster: Roster, moment: Moment) -> tuple[list[Row], str]:
+    """Rows that pass every filter now, and why they are a last resort ('' when they are not)."""
+    rows = roster.open
+    plain = (
+        moment.tokens <= roster.context_min
+        and roster.backoff_until_s <= moment.now_s
+        and not moment.tried
+        and moment.pinned is None
+    )
+    if not plain:
+        rows = [row for row in rows if moment.admits(row)]
+    if rows:
+        if moment.pinned is not None:
+            return rows, "pinned"
+        return rows, "fail_open" if roster.view.fail_open else ""
+    rows = [row for row in roster.suspects if moment.admits(row)]
+    if rows:
+        return rows, "last_resort"
+    rows = _widest(roster.open, moment) or _widest(roster.suspects, moment)
+    return rows, "longest_context" if rows else ""
+
+
+def _widest(rows: list[Row], moment: Moment) -> list[Row]:
+    """Those with the longest context, when the prompt is too long for all that the request may go to.
+
+    The prompt's length is an estimate. When it seems to fit nowhere, the longest context is left to judge: an engine
+    refuses with the true count, and no client is told to come back later for something that will never fit.
+    """
+    if moment.pinned is not None:
+        rows = [row for row in rows if row.cluster == moment.pinned]
+    widest = max((row.context_max for row in rows), default=0)
+    anyhow = msgspec.structs.replace(moment, tokens=0)
+    return [row for row in rows if row.context_max == widest and anyhow.admits(row)]
 
 
 def removed(kind: Kind, index: PolicyIndex, view: ClusterView, moment: Moment) -> tuple[Removed, ...]:

@@ -7,8 +7,6 @@ so the same sequence of calls always gives the same answers.
 
 from typing import Any
 
-import msgspec
-
 from gir.model.cluster import ClusterView
 from gir.model.decision import Placement
 from gir.model.ids import ClusterId
@@ -18,7 +16,7 @@ from gir.place.affinity import AffinityIndex, Trust
 from gir.place.choose import order
 from gir.place.decisions import Decision, Decisions, nobody
 from gir.place.draw import draw_tier, holding_tier, tier_loads
-from gir.place.filters import Moment, moment_of
+from gir.place.filters import candidates, moment_of
 from gir.place.home import Homes
 from gir.place.loads import Dispatch, Loads
 from gir.place.rendezvous import key_of
@@ -32,14 +30,15 @@ _KINDS_MAX = 512
 _SESSIONS_MAX = 100_000
 _DECISIONS_MAX = 256
 """Enough to look a request up a moment later; a longer ring only washes the processor's cache out."""
+_LEDGERS_MIN = 64
 _NONE_TRIED: frozenset[ClusterId] = frozenset()
 
 
 class Placer:
     """Ranks clusters for requests and learns from what becomes of them."""
 
-    __slots__ = ("_asked", "_asked_roster", "_homes", "_index", "_memory", "_rosters", "_view", "affinity", "decisions",
-                 "loads", "sessions", "trust")  # fmt: skip
+    __slots__ = ("_asked", "_asked_roster", "_before", "_homes", "_index", "_memory", "_rosters", "_sweep_at", "_view",
+                 "affinity", "decisions", "loads", "sessions", "trust")  # fmt: skip
 
     def __init__(self, *, affinity_blocks_max: int = 200_000, decisions_max: int = _DECISIONS_MAX) -> None:
         self.loads = Loads()
@@ -51,6 +50,10 @@ class Placer:
         self._index = PolicyIndex(PolicySnapshot())
         self._view = ClusterView()
         self._rosters: dict[Kind, Roster] = {}
+        self._before = (self._index, self._rosters)
+        """The policy before, with its rosters: requests that began under it are still asking."""
+        self._sweep_at = _LEDGERS_MIN
+        """Ledgers at which those of clusters that left are looked for."""
         self._memory: dict[Kind, TierMemory] = {}
         self._asked: InferenceRequest | None = None
         """Request of `_asked_roster`: flow control asks for its room, and at once it is placed."""
@@ -76,7 +79,7 @@ class Placer:
         """
         roster = self._roster(request, view, policy)
         moment = moment_of(request, now_s, tried)
-        rows, fallback = _candidates(roster, moment)
+        rows, fallback = candidates(roster, moment)
         decision = Decision(
             request_id=request.request_id,
             prompt_tokens=request.prompt_tokens_estimate,
@@ -103,7 +106,7 @@ class Placer:
         self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot, *, now_s: float
     ) -> tuple[int, int]:
         """Slots in all and predicted free over the clusters that may serve `request` now; (0, 0) if there is none."""
-        rows, _ = _candidates(self._roster(request, view, policy), moment_of(request, now_s, _NONE_TRIED))
+        rows, _ = candidates(self._roster(request, view, policy), moment_of(request, now_s, _NONE_TRIED))
         total, free = 0, 0.0
         for row in rows:
             total += row.slots_total
@@ -250,9 +253,8 @@ class Placer:
         objective_s = roster.objective_s
         if objective_s is not None and roster.kind.criticality >= Criticality.CRITICAL:
             best_s = [group[0].expected_s if group else float("inf") for group in groups]
-            if best_s[decision.drawn] > objective_s:
-                decision.drawn = _meets(best_s, objective_s)
-                decision.reason = "objective"
+            if best_s[decision.drawn] > objective_s and (there := _meets(best_s, objective_s)) != decision.drawn:
+                decision.drawn, decision.reason = there, "objective"
         first = groups[decision.drawn]
         decision.marks = first + [each for group in groups if group is not first for each in group]
 
@@ -288,9 +290,7 @@ class Placer:
     def _compiled(self, request: InferenceRequest, view: ClusterView, policy: PolicySnapshot) -> Roster:
         """The roster of the request's kind, compiled again when the view or the policy is another."""
         if policy is not self._index.policy:
-            self._index = PolicyIndex(policy)
-            if self.affinity.blocks_max != policy.placement.affinity_blocks_max:
-                self.affinity = AffinityIndex(policy.placement.affinity_blocks_max)
+            self._policy_changed(policy)
         if view is not self._view:
             self._fleet_changed(view)
         kind = self._index.kind_of(request)
@@ -303,51 +303,36 @@ class Placer:
             return roster
         if kind.model not in view.by_model:
             return build(kind, self._index, view, self.loads)  # any name a client makes up: not worth remembering
-        if roster is None and len(self._rosters) >= _KINDS_MAX:
+        if roster is None and max(len(self._rosters), len(self._memory)) >= _KINDS_MAX:
             self._rosters.clear()
             self._memory.clear()
         roster = self._rosters[kind] = build(kind, self._index, view, self.loads)
         return roster
 
+    def _policy_changed(self, policy: PolicySnapshot) -> None:
+        """Take the policy of whoever asks. An older one costs an exchange, and changes nothing for good."""
+        newer = policy.version >= self._index.policy.version
+        index, rosters = self._before
+        self._before = (self._index, self._rosters)
+        self._index, self._rosters = (index, rosters) if index.policy is policy else (PolicyIndex(policy), {})
+        if newer and self.affinity.blocks_max != policy.placement.affinity_blocks_max:
+            self.affinity = AffinityIndex(policy.placement.affinity_blocks_max)
+
     def _fleet_changed(self, view: ClusterView) -> None:
         """Take a new view; forget clusters that left."""
-        if len(view.clusters) < len(self._view.clusters) or len(self.loads) > 4 * len(view.clusters) + 64:
+        if len(view.clusters) < len(self._view.clusters) or len(self.loads) > self._sweep_at:
             names = frozenset(state.id for state in view.clusters)
             self.loads.forget(names)
+            self._sweep_at = max(_LEDGERS_MIN, 2 * len(self.loads))
             for name in self.affinity.clusters():
                 if name not in names:
                     self.affinity.forget(name)
-                    self.trust.pop(name, None)
+            for name in self.trust.keys() - names:
+                del self.trust[name]
         self._view = view
 
     def __repr__(self) -> str:
         return f"<Placer {len(self._rosters)} kinds, {self.affinity!r}, {self.sessions!r}>"
-
-
-def _candidates(roster: Roster, moment: Moment) -> tuple[list[Row], str]:
-    """Rows that pass every filter now, and why they are a last resort ('' when they are not)."""
-    rows = roster.open
-    plain = (
-        moment.tokens <= roster.context_min
-        and roster.backoff_until_s <= moment.now_s
-        and not moment.tried
-        and moment.pinned is None
-    )
-    if not plain:
-        rows = [row for row in rows if moment.admits(row)]
-    if rows:
-        if moment.pinned is not None:
-            return rows, "pinned"
-        return rows, "fail_open" if roster.view.fail_open else ""
-    rows = [row for row in roster.suspects if moment.admits(row)]
-    if rows:
-        return rows, "last_resort"
-    # The prompt's length is an estimate. When it seems to fit nowhere, the longest context is left to judge: an engine
-    # refuses with the true count, and no client is told to come back later for something that will never fit.
-    widest = max((row.context_max for row in roster.open), default=0)
-    longest = [row for row in roster.open if row.context_max == widest]
-    rows = [row for row in longest if msgspec.structs.replace(moment, tokens=0).admits(row)]
-    return rows, "longest_context" if rows else ""
 
 
 def _credit_session(marks: list[Mark], session: ClusterId, rules: PlacementPolicy) -> None:

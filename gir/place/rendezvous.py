@@ -6,6 +6,7 @@ into 65,536 buckets, and the order of a bucket is computed when first asked for.
 """
 
 import math
+from heapq import nlargest
 
 import xxhash
 
@@ -44,8 +45,7 @@ class Rendezvous:
             (weight / (-log((digest(spelled, seed) + 0.5) * _UNIT) or _UNIT), name)
             for name, seed, weight in self._members
         ]
-        scored.sort(reverse=True)
-        return tuple(name for _, name in scored[:_ORDER_MAX])
+        return tuple(name for _, name in nlargest(_ORDER_MAX, scored))
 
     def __repr__(self) -> str:
         return f"<Rendezvous {len(self._members)} members, {len(self._orders)} buckets known>"

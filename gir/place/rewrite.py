@@ -56,11 +56,12 @@ class Rewriter:
     ) -> Rewrite:
         """The model `principal` is served by when it asks for `model`. With `explain` the answer counts for nothing.
 
-        `criticality` is the request's class, the principal's usual one if not told.
+        `criticality` is the request's class, the principal's usual one if not told. A policy newer than the one in
+        force is adopted. An older one is not: a request that was long in coming must not bring back old rules.
 
         Raises RequestError (BAD_REQUEST) when a tester's override names no target of the rule.
         """
-        if policy is not self._policy:
+        if policy is not self._policy and policy.version >= self._policy.version:
             self.adopt(policy, now_s)
         rule = self._match(model, headers) if self._by_model or self._any_model else None
         plain = self._aliases.get(model, model)

@@ -240,6 +240,8 @@ def follow(roster: Roster, view: ClusterView, loads: Loads) -> bool:
             roster.ring = None
         if pool is None or row is None:
             continue
+        if old.price_per_slot_hour != new.price_per_slot_hour and row.tier not in roster.index.tiers:
+            return False  # its price is what orders a tier that no policy declares
         if row.tier != roster.index.tier_of(new) or row.suspect != is_suspect(new, roster.base):
             return False
         fresh.append((row, new, pool))
@@ -286,6 +288,9 @@ def lasting(state: ClusterState, pool: PoolState, kind: Kind, index: PolicyIndex
     """Whether a cluster passes every filter that holds for a whole kind. `filters.lasting_reason` says which not."""
     if state.intent is not Intent.SERVE or state.weight <= 0.0 or pool.slots_total <= 0:
         return False
+    name = kind.model
+    if name != pool.model and name not in pool.adapters_resident and name not in pool.adapters_loadable:
+        return False  # the cluster is listed for an adapter of that name which another of its pools has
     if not fail_open and (state.status is ClusterStatus.DEAD or state.status is ClusterStatus.UNKNOWN):
         return False
     if kind.regions is not None and state.region not in kind.regions:

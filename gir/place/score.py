@@ -131,12 +131,11 @@ def terms(each: Mark, rules: PlacementPolicy, tokens: int) -> tuple[Term, ...]:
     ]
     if not row.resident:
         listed.append(Term("adapter", weights.adapter * rules.adapter_load_s, "adapter must be loaded first"))
-    if each.cached_s:
-        listed.append(
-            Term(
-                "affinity", -weights.affinity * each.cached_s, f"about {each.cached_s / row.token_s:.0f} tokens cached"
-            )
-        )
+    if each.affinity_s:
+        patience_s = each.affinity_s - weights.affinity * each.cached_s
+        waits = f"; worth {patience_s:.2f} s more while the others queue" if patience_s > 0.0 else ""
+        cached = f"about {each.cached_s / row.token_s:.0f} tokens cached{waits}"
+        listed.append(Term("affinity", -each.affinity_s, cached))
     if each.session_s:
         listed.append(Term("session", -each.session_s, "the session was last served here"))
     if each.home_s:

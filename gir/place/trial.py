@@ -74,8 +74,8 @@ class CanaryEvent(msgspec.Struct, frozen=True):
 class Trial:
     """State of one rule. All methods take the time; nothing here looks at a clock."""
 
-    __slots__ = ("_arms", "_events", "_judged_s", "_staged_s", "_underway", "mark", "reason", "rule", "run", "stage",
-                 "started_s", "state", "tally", "weights")  # fmt: skip
+    __slots__ = ("_arms", "_events", "_judged_s", "_since_s", "_staged_s", "_underway", "mark", "reason", "rule", "run",
+                 "stage", "started_s", "state", "tally", "weights")  # fmt: skip
 
     def __init__(self, rule: CanaryRule, now_s: float, events: list[CanaryEvent]) -> None:
         self._events = events
@@ -88,7 +88,7 @@ class Trial:
         self.reason = ""
         self.tally: dict[tuple[str, str], int] = {}
         """Results by (target, `ok` | `error` | `unjudged`) since the rule was first seen; only grows."""
-        self.started_s = self._judged_s = self._staged_s = now_s
+        self.started_s = self._judged_s = self._since_s = self._staged_s = now_s
         self.stage = 0
         """Position in the plan."""
         self._reset(now_s)
@@ -126,8 +126,8 @@ class Trial:
         rewrite.settled = True
         result = "unjudged" if ok is None else "ok" if ok else "error"
         self.tally[rewrite.target, result] = self.tally.get((rewrite.target, result), 0) + 1
-        if ok is None or rewrite.arm >= len(self._arms):
-            return
+        if ok is None or rewrite.started_s < self._since_s or rewrite.arm >= len(self._arms):
+            return  # it says nothing, or it says something of an earlier run, perhaps of another target
         arm = self._arms[rewrite.arm]
         arm.add(Sample(now_s, ok, ttft_s))
         if rewrite.arm and arm.requests % _JUDGE_EVERY == 0:
@@ -227,7 +227,7 @@ class Trial:
         return f"<Trial {self.rule.name}: {self.state.value}, weights {self.weights}>"
 
     def _reset(self, now_s: float) -> None:
-        self.started_s = self._judged_s = self._staged_s = now_s
+        self.started_s = self._judged_s = self._since_s = self._staged_s = now_s
         self.stage = 0
         self._arms = [Arm() for _ in self.rule.targets]
         self._forget_underway()

@@ -213,7 +213,9 @@ def test_reloading_an_unchanged_rule_does_not_revive_an_aborted_canary():
     ask(rewriter, split(100))
     rewriter.trial("next").abort(NOW_S, "ann")
     assert ask(rewriter, None, policy=policy(rewrites=(split(100),), version=8)).model == "llama"
-    assert ask(rewriter, None, policy=policy(rewrites=(split(100, guard=CanaryGuard()),))).model == "llama-next"
+    assert (
+        ask(rewriter, None, policy=policy(rewrites=(split(100, guard=CanaryGuard()),), version=9)).model == "llama-next"
+    )
 
 
 def test_a_rule_that_left_the_policy_is_forgotten():
