@@ -8,7 +8,7 @@ Exit codes: 0 replayed, 2 wrong command line or an unusable file.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from gir.place.check import check_placement
 from gir.settings import ConfigError, parse, read_text
 
 TRACES = ("mooncake", "day")
+_SPEED_MIN, _SPEED_MAX = 0.01, 10_000.0
 _DAY_S = 3_600.0
 _DAY_PER_S = 6.0
 
@@ -97,25 +98,41 @@ def run(args: argparse.Namespace) -> int:
         }
         if not specs:
             raise ConfigError(f"{args.fleet}: clusters is empty; list at least one")
-        if args.speed <= 0:
-            raise ConfigError(f"--speed is {args.speed:g}; use a number above 0")
+        ids = [spec.id for spec in specs]
+        twice = next((name for name in ids if ids.count(name) > 1), None)
+        if twice is not None:
+            raise ConfigError(f"{args.fleet}: clusters has {twice} twice; keep one of them")
+        if not _SPEED_MIN <= args.speed <= _SPEED_MAX:
+            raise ConfigError(f"--speed is {args.speed:g}; use a number from {_SPEED_MIN:g} to {_SPEED_MAX:g}")
+        if args.limit is not None and args.limit < 1:
+            raise ConfigError(f"--limit is {args.limit}; use a whole number from 1 up")
+        told = _replay(fleet, specs, policies, args)
     except (ConfigError, ValueError) as error:
         sys.stderr.write(f"gir-chaos sim: {error}\n")
         return 2
+    sys.stdout.write(json.dumps(told, indent=2) + "\n" if args.json else table(told))
+    return 0
+
+
+def _replay(
+    fleet: Fleet, specs: Sequence[ClusterSpec], policies: Mapping[str, PolicySnapshot], args: argparse.Namespace
+) -> dict[str, Any]:
+    """Play the trace through each policy. Raises ValueError when one of them, or the fleet, cannot serve it."""
     arrivals = _arrivals(args.trace, args.limit, args.speed, args.seed)
     rtt_s = [[each.rtt_ms / 1e3 for each in fleet.clusters]]
     criticality = Criticality[args.criticality.upper()]
-    told: dict[str, Any] = {
+    played = {}
+    for name, policy in policies.items():
+        try:
+            played[name] = figures(_play(policy, specs, rtt_s, arrivals, criticality, args.seed), specs)
+        except ValueError as error:
+            raise ValueError(f"the {name} policy cannot be replayed: {error}") from None
+    return {
         "trace": args.trace,
         "requests": len(arrivals),
         "reuse_ceiling": round(reuse_ceiling(arrivals), 4),
-        "policies": {
-            name: figures(_play(policy, specs, rtt_s, arrivals, criticality, args.seed), specs)
-            for name, policy in policies.items()
-        },
+        "policies": played,
     }
-    sys.stdout.write(json.dumps(told, indent=2) + "\n" if args.json else table(told))
-    return 0
 
 
 def read_policy(path: str, model: str | None) -> PolicySnapshot:

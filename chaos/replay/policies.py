@@ -10,7 +10,7 @@ from typing import Protocol
 
 from chaos.replay.cluster import MODEL, ClusterSpec, Heard
 from chaos.replay.traces import Arrival
-from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, PoolState, index_view
+from gir.model.cluster import ClusterState, ClusterStatus, ClusterView, Intent, PoolState, index_view
 from gir.model.ids import ClusterId, RegionId, RequestId, TenantId, TierName
 from gir.model.policy import PolicySnapshot
 from gir.model.request import Api, Criticality, InferenceRequest, Principal, Usage
@@ -61,6 +61,7 @@ class Gir:
         self._draw = random.Random(seed)
         self._places = {spec.id: place for place, spec in enumerate(specs)}
         self._specs = specs
+        self._said = {each.id: each for each in policy.clusters}
         self._rtt_s = rtt_s
         self._version = 0
         self._states: list[ClusterState] = [self._state(place, None, 0.0) for place in range(len(specs))]
@@ -82,6 +83,8 @@ class Gir:
             arrived_s=now_s,
         )
         placement = self.placer.plan(request, self._view, self._policy, now_s=now_s, draw=self._draw.random())
+        if not placement.ranked:
+            raise ValueError(f"it leaves request {arrival.id} without a cluster: {placement.reason}")
         name = placement.ranked[0].cluster
         self.reasons[placement.reason] = self.reasons.get(placement.reason, 0) + 1
         self._sent[arrival.id] = self.placer.dispatched(request, name, now_s)
@@ -106,8 +109,11 @@ class Gir:
 
     def _state(self, place: int, pool: PoolState | None, now_s: float) -> ClusterState:
         spec = self._specs[place]
+        said = self._said.get(ClusterId(spec.id))
         return ClusterState(
             id=ClusterId(spec.id),
+            intent=Intent.SERVE if said is None else Intent(said.intent),
+            weight=1.0 if said is None else said.weight,
             region=RegionId(spec.region),
             tier=TierName(spec.tier),
             price_per_slot_hour=spec.price_per_slot_hour,

@@ -1,7 +1,7 @@
 """`POST /admin/explain` and `/admin/decisions`: where a request would go, where one went, and why."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from aiohttp import web
@@ -17,10 +17,12 @@ from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.place import Placer, Rewriter, as_json
 from gir.place.explain import render
 from gir.telemetry.admin import json_response, only_looks
-from gir.wire.openai import api_of, peek
+from gir.wire.openai import COUNT_MAX, MODEL_CHARS_MAX, api_of, peek
+from gir.wire.refusals import refuse_model
 
 _CLASSES = {each.label: each for each in Criticality}
 _LISTED = 100
+_Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 
 
 class ExplainAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -30,8 +32,8 @@ class ExplainAsk(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     body: str | None = None
     """Request body exactly as a client would send it, for its model, prompt prefix and session."""
     path: str = "/v1/chat/completions"
-    prompt_tokens: int | None = None
-    output_tokens_max: int | None = None
+    prompt_tokens: _Count | None = None
+    output_tokens_max: _Count | None = None
     tenant: str = "default"
     key_id: str = "explain"
     criticality: str | None = None
@@ -154,6 +156,8 @@ class ExplainApi:
         model = ask.model or (seen.model if seen is not None else None)
         if not model:
             raise RequestError(ErrorKind.BAD_REQUEST, "explain: give a model, or a body that names one", param="model")
+        if len(model) > MODEL_CHARS_MAX or not model.isprintable():
+            refuse_model(model, MODEL_CHARS_MAX)
         if ask.draw is not None and not 0.0 <= ask.draw < 1.0:
             raise RequestError(ErrorKind.BAD_REQUEST, f"draw is {ask.draw}; use a number in [0, 1)", param="draw")
         principal = Principal(

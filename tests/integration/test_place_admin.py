@@ -112,6 +112,24 @@ async def test_explain_reads_a_real_body_and_counts_nothing(router, capsys, tmp_
     assert router.rewriter.trial("next").tally == {}, "nor for the canary's figures"
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        {"prompt_tokens": 10**400},
+        {"prompt_tokens": -1},
+        {"output_tokens_max": 10**30},
+        {"model": "x" * 257},
+        {"model": "x\n\nranked"},
+        {"model": "\x1b[31mx"},
+    ],
+)
+async def test_explain_refuses_what_no_client_could_send(router, ask):
+    body = json.dumps({"model": "llama"} | ask)
+    url = f"{router.url}/admin/explain"
+    async with aiohttp.ClientSession() as session, session.post(url, data=body) as answer:
+        assert answer.status == 400
+
+
 async def test_explain_names_the_counters_that_would_decide(router):
     rules = [LimitRule(name="alias", model="gpt-4", requests_per_min=1), LimitRule(name="other", model="x", per=())]
     limiter = Limiter(rules, MemoryStore(router.clock), clock=router.clock)

@@ -57,7 +57,7 @@ def test_a_policy_a_router_would_refuse_is_refused_here(tmp_path, capsys, text, 
     ("argv", "said"),
     [
         (["--policy", "/nonexistent.yaml"], "/nonexistent.yaml"),
-        (["--policy", "P", "--speed", "0"], "use a number above 0"),
+        (["--policy", "P", "--speed", "0"], "use a number from 0.01"),
         (["--policy", "P", "--model", "llama"], "has no entry in models"),
     ],
 )
@@ -97,3 +97,48 @@ def test_every_request_of_a_replay_is_served_once_and_repeats_exactly(build):
     assert all(0.0 < served.ttft_s <= served.end_to_end_s < 1e6 for served in one.served)
     assert sum(use.requests for use in one.uses) == 200
     assert [served.ttft_s for served in one.served] == [served.ttft_s for served in two.served]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--limit", "0"], "--limit is 0; use a whole number from 1 up"),
+        (["--limit", "-5"], "--limit is -5"),
+        (["--speed", "nan"], "--speed is nan; use a number from 0.01"),
+        (["--speed", "1e-300"], "--speed is 1e-300"),
+        (["--criticality", "sheddable"], "leaves request 0 without a cluster"),
+    ],
+)
+def test_what_cannot_be_replayed_is_said_in_one_line(options, told, tmp_path, capsys):
+    new = tmp_path / "new.yaml"
+    rest = "price_per_slot_hour: 1, criticality_min: standard"
+    new.write_text(f"tiers: [{{name: reserved, {rest}}}, {{name: on_demand, {rest}}}]")
+    assert main(["sim", "--policy", str(new), "--limit", "3", *options]) == 2
+    told_now = capsys.readouterr().err
+    assert told in told_now
+    assert told_now.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("clusters", "told"),
+    [
+        ("[{id: a, %s}, {id: a, %s}]", "clusters has a twice"),
+        ("[{id: a, kv_tokens: 1, %s}]", "more than the 512 tokens of KV memory"),
+    ],
+)
+def test_a_fleet_that_cannot_be_is_said_in_one_line(clusters, told, tmp_path, capsys):
+    rest = "region: r, tier: t, price_per_slot_hour: 1, rtt_ms: 1"
+    fleet, new = tmp_path / "fleet.yaml", tmp_path / "new.yaml"
+    fleet.write_text(f"clusters: {clusters.replace('%s', rest)}")
+    new.write_text("{}")
+    assert main(["sim", "--policy", str(new), "--fleet", str(fleet), "--limit", "3"]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_drain_and_a_weight_in_the_policy_are_tried_too(tmp_path, capsys):
+    new = tmp_path / "new.yaml"
+    drained = [f"{{id: {each.id}, intent: drain}}" for each in FLEET.clusters if each.tier == "reserved"]
+    new.write_text(f"clusters: [{', '.join(drained)}]")
+    assert main(["sim", "--policy", str(new), "--limit", "20", "--json"]) == 0
+    shares = json.loads(capsys.readouterr().out)["policies"]["proposed"]["tier_share"]
+    assert shares == {"reserved": 0.0, "on_demand": 1.0}
