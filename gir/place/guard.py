@@ -20,6 +20,7 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from statistics import fmean, variance
+from typing import TypeVar
 
 import msgspec
 
@@ -50,15 +51,30 @@ class Sample(msgspec.Struct, frozen=True, gc=False):
     ttft_s: float | None
 
 
+class Left(msgspec.Struct, frozen=True, gc=False):
+    """A request whose end says nothing about the model, but whose wait does: its client had enough, or had to go."""
+
+    at_s: float
+    waited_s: float
+    answered: bool
+    """Its first token came after `waited_s`; else nothing had come by then."""
+
+
+_Kept = TypeVar("_Kept", Sample, Left)
+
+
 class Arm:
     """The newest results of one target of a rule."""
 
-    __slots__ = ("begun_s", "errors", "requests", "samples")
+    __slots__ = ("answered", "begun_s", "errors", "left", "requests", "samples")
 
     def __init__(self) -> None:
         self.samples: deque[Sample] = deque(maxlen=SAMPLES_MAX)
         self.begun_s: list[float] = []
         """Times to first token of answers that go on: long streams would be judged only when they end."""
+        self.left: deque[Left] = deque(maxlen=SAMPLES_MAX)
+        self.answered = 0
+        """How many of all that left had been answered."""
         self.requests = 0
         """Results since the trial began."""
         self.errors = 0
@@ -69,20 +85,38 @@ class Arm:
         self.requests += 1
         self.errors += not sample.ok
 
+    def leave(self, left: Left) -> None:
+        """Take in the wait of a request that has no result."""
+        self.left.append(left)
+        self.answered += left.answered
+
     def judged(self, now_s: float, window_s: float) -> list[Sample]:
         """The results to judge by: those of the window, and older ones while there are fewer than fifty."""
-        recent = [sample for sample in self.samples if now_s - sample.at_s <= window_s]
-        return recent if len(recent) >= JUDGED_MIN else list(self.samples)[-JUDGED_MIN:]
+        return _newest(self.samples, now_s, window_s)
+
+    def waits_s(self, now_s: float, window_s: float, *, answered: bool) -> list[float]:
+        """Waits of those that left, as new as the results that are judged."""
+        return [each.waited_s for each in _newest(self.left, now_s, window_s) if each.answered is answered]
+
+    def recent(self, now_s: float, window_s: float) -> int:
+        """How many ends the guard looks at, with a result and without."""
+        return len(_newest(self.samples, now_s, window_s)) + len(_newest(self.left, now_s, window_s))
 
     def __repr__(self) -> str:
         return f"<Arm {self.requests} requests, {self.errors} errors>"
+
+
+def _newest(kept: deque[_Kept], now_s: float, window_s: float) -> list[_Kept]:
+    recent = [each for each in kept if now_s - each.at_s <= window_s]
+    return recent if len(recent) >= JUDGED_MIN else list(kept)[-JUDGED_MIN:]
 
 
 def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue_s: tuple[float, ...] = ()) -> str:
     """Why the canary must go, in a sentence; '' while it may stay.
 
     `overdue_s` are the ages of canary requests still waiting for a first token: each counts as a time to first token
-    of at least that much once it is beyond what the guard allows, so that a canary that hangs is found out.
+    of at least that much once it is beyond what the guard allows, so that a canary that hangs is found out. So does the
+    wait of one whose client has left, unless clients leave the control in the same way.
     """
     newest = canary.judged(now_s, guard.window_s)
     same_time = control.judged(now_s, guard.window_s)
@@ -95,23 +129,29 @@ def verdict(canary: Arm, control: Arm, guard: CanaryGuard, now_s: float, overdue
             f"error rate {failed / len(newest):.0%} of {len(newest)} requests against {control_rate:.0%} "
             f"of {len(same_time)} in the control (allowed: {guard.error_rate_over_control_max:.0%} more)"
         )
-    base = _times(control.samples) + control.begun_s
+    base = _times(control.samples) + control.begun_s + [each.waited_s for each in control.left if each.answered]
     if len(base) < guard.samples_min:
         return ""
-    times = _times(newest) + canary.begun_s
-    return _too_slow(times, base, guard, overdue_s, canary.requests + len(canary.begun_s))
+    times = _times(newest) + canary.begun_s + canary.waits_s(now_s, guard.window_s, answered=True)
+    limit_s = guard.ttft_p95_ratio_max * quantile(sorted(base), 0.95)
+    times += [age_s for age_s in overdue_s if age_s > limit_s]
+    given_up_s = _given_up(canary, guard, now_s, limit_s)
+    share = len(_given_up(control, guard, now_s, limit_s)) / max(1, control.recent(now_s, guard.window_s))
+    if given_up_s and wilson_lower(len(given_up_s), canary.recent(now_s, guard.window_s)) > share:
+        times += given_up_s  # and the control's clients do not give up like that
+    return _too_slow(times, base, guard, limit_s, canary.requests + canary.answered + len(canary.begun_s))
+
+
+def _given_up(arm: Arm, guard: CanaryGuard, now_s: float, limit_s: float) -> list[float]:
+    """Waits of clients that left without a first token after longer than the guard allows."""
+    return [wait_s for wait_s in arm.waits_s(now_s, guard.window_s, answered=False) if wait_s > limit_s]
 
 
 def _times(samples: Iterable[Sample]) -> list[float]:
     return [sample.ttft_s for sample in samples if sample.ttft_s is not None]
 
 
-def _too_slow(
-    times: list[float], base: list[float], guard: CanaryGuard, overdue_s: tuple[float, ...], served: int
-) -> str:
-    base_p95_s = quantile(sorted(base), 0.95)
-    limit_s = guard.ttft_p95_ratio_max * base_p95_s
-    times = times + [age_s for age_s in overdue_s if age_s > limit_s]
+def _too_slow(times: list[float], base: list[float], guard: CanaryGuard, limit_s: float, served: int) -> str:
     if len(times) < guard.samples_min:
         return ""
     p95_s, typical_s, base_typical_s = quantile(sorted(times), 0.95), _typical(times), _typical(base)
@@ -121,7 +161,7 @@ def _too_slow(
         return ""
     return (
         f"p95 time to first token {p95_s:.3f} s (typical {typical_s:.3f} s) of {len(times)} requests against "
-        f"{base_p95_s:.3f} s ({base_typical_s:.3f} s) of {len(base)} in the control "
+        f"{limit_s / guard.ttft_p95_ratio_max:.3f} s ({base_typical_s:.3f} s) of {len(base)} in the control "
         f"(allowed: {guard.ttft_p95_ratio_max:g} times)"
     )
 

@@ -21,7 +21,7 @@ import xxhash
 
 from gir.model.orders import CanaryOrder, mark
 from gir.model.policy import CanaryRule
-from gir.place.guard import Arm, Sample, verdict
+from gir.place.guard import Arm, Left, Sample, verdict
 
 _UNDERWAY_MAX = 500
 """Newest requests of each target that are watched on their way."""
@@ -120,15 +120,19 @@ class Trial:
             self._underway[rewrite.arm].append(rewrite)
 
     def observe(self, rewrite: Rewrite, ok: bool | None, ttft_s: float | None, now_s: float) -> None:
-        """Take a result in (`ok` None: it says nothing about the model) and judge."""
+        """Take a result in and judge. `ok` None: its end says nothing about the model, only its wait does."""
         if rewrite.settled:
             return
         rewrite.settled = True
         result = "unjudged" if ok is None else "ok" if ok else "error"
         self.tally[rewrite.target, result] = self.tally.get((rewrite.target, result), 0) + 1
-        if ok is None or rewrite.started_s < self._since_s or rewrite.arm >= len(self._arms):
-            return  # it says nothing, or it says something of an earlier run, perhaps of another target
+        if rewrite.started_s < self._since_s or rewrite.arm >= len(self._arms):
+            return  # it says something of an earlier run, perhaps of another target
         arm = self._arms[rewrite.arm]
+        if ok is None:
+            waited_s = now_s - rewrite.started_s if ttft_s is None else ttft_s
+            arm.leave(Left(now_s, waited_s, ttft_s is not None))
+            return
         arm.add(Sample(now_s, ok, ttft_s))
         if rewrite.arm and arm.requests % _JUDGE_EVERY == 0:
             self._judge(now_s)

@@ -214,6 +214,57 @@ def test_a_slow_canary_is_gone_in_time_although_no_stream_has_ended(seed):
     assert run.now_s - NOW_S <= 30.0
 
 
+def impatient(run: Run, *, waits_s: float, ttft_s: float | None, control_s: float = 0.3) -> None:
+    """Ten a second for two minutes; every client of the canary leaves after `waits_s`."""
+    leaving: deque[tuple[float, Rewrite]] = deque()
+    for number in range(1_200):
+        run.now_s = NOW_S + number / 10.0
+        got = run.rewriter.rewrite("llama", [], principal(), f"s{number}", run.rules, FLEET, run.now_s)
+        run.canary += got.arm
+        if got.arm:
+            leaving.append((run.now_s + waits_s, got))
+        else:
+            its_s = control_s * run.chance.uniform(0.8, 1.2)
+            run.rewriter.observe(got, True, its_s, run.now_s)
+        while leaving and leaving[0][0] <= run.now_s:
+            run.rewriter.observe(leaving.popleft()[1], None, ttft_s, run.now_s)
+        run.rewriter.tick(run.now_s)
+        if run.state is TrialState.ABORTED:
+            return
+
+
+def test_a_canary_that_hangs_is_found_out_although_every_client_leaves():
+    run = Run(weight=10)
+    impatient(run, waits_s=3.0, ttft_s=None)
+    assert run.state is TrialState.ABORTED
+    assert run.now_s - NOW_S <= 30.0
+
+
+def test_a_slow_canary_is_found_out_although_every_client_leaves_in_the_middle():
+    run = Run(weight=10)
+    impatient(run, waits_s=4.0, ttft_s=0.9)
+    assert run.state is TrialState.ABORTED
+    assert run.canary <= 50
+
+
+@pytest.mark.parametrize(("waits_s", "ttft_s"), [(0.2, None), (5.0, 0.3)])
+def test_clients_that_leave_a_sound_canary_are_not_held_against_it(waits_s, ttft_s):
+    run = Run(weight=10)
+    impatient(run, waits_s=waits_s, ttft_s=ttft_s)
+    assert run.state is TrialState.RUNNING, run.rewriter.trial("next").reason
+
+
+def test_a_fleet_that_hangs_for_both_is_not_the_canarys_fault():
+    run = Run(weight=50)
+    for number in range(600):
+        run.now_s = NOW_S + number * 0.1
+        got = run.rewriter.rewrite("llama", [], principal(), f"s{number}", run.rules, FLEET, run.now_s)
+        hangs = number >= 300
+        ended_s = run.now_s + (3.0 if hangs else 0.3)
+        run.rewriter.observe(got, None if hangs else True, None if hangs else run.chance.uniform(0.2, 0.4), ended_s)
+    assert run.state is TrialState.RUNNING, run.rewriter.trial("next").reason
+
+
 def test_ends_that_say_nothing_about_the_model_are_not_held_against_it():
     run = Run(weight=50)
     for number in range(600):
