@@ -55,6 +55,8 @@ class PrefixIndex:
         self._held[pod] = OrderedDict()
         self._share = self.bytes_max // (ENTRY_BYTES * len(self._held))
         self.set_capacity(pod, capacity_blocks)
+        for other in self._held:
+            self._evict(other)  # its share is smaller now, and an idle pod learns nothing that would make it notice
 
     def set_capacity(self, pod: int, capacity_blocks: int | None) -> None:
         """Bound the pod's cache; None (unknown) leaves only the byte budget. What `judge` has learned is kept."""

@@ -57,6 +57,14 @@ def test_the_byte_budget_bounds_all_pods_together() -> None:
     assert index.entries <= 40
 
 
+def test_the_byte_budget_holds_while_pods_come_although_the_old_ones_are_idle() -> None:
+    index = make_index(pods=0, bytes_max=40 * ENTRY_BYTES)
+    for pod in range(8):
+        index.add(pod, None)
+        index.learn(pod, tuple(range(100 * pod, 100 * pod + 90)), 1.0)
+        assert index.entries <= 40
+
+
 def test_a_new_incarnation_holds_nothing() -> None:
     index = make_index()
     index.learn(0, (1, 2), 1.0)
