@@ -11,7 +11,7 @@ from gir.model.cluster import ClusterView
 from gir.model.decision import Placement
 from gir.model.errors import ErrorKind, RequestError
 from gir.model.ids import ClusterId, ModelId, RegionId, RequestId, TenantId
-from gir.model.policy import PolicySnapshot
+from gir.model.policy import PolicySnapshot, TenantPolicy
 from gir.model.prefix import BYTES_PER_TOKEN, CLUSTER_BLOCK_BYTES, prefix_hashes
 from gir.model.request import Api, Criticality, InferenceRequest, Principal
 from gir.place import Placer, Rewriter, as_json
@@ -123,6 +123,9 @@ class ExplainApi:
             explain=True,
             canary=rewrite.note,
         )
+        own = _tenant(ask, policy)
+        if own is not None and own.models is not None and not {model, asked.model_asked} & set(own.models):
+            placement = _forbidden(placement, f"tenant '{own.id}' may not use model '{asked.model_asked}'")
         limits, told = self._limits(rewritten), _told(placement)
         text = told["text"] + "".join(["\nlimits\n", *map(_limit_line, limits)] if limits else [])
         return {"model_asked": asked.model_asked, **told, "limits": limits, "text": text}
@@ -160,11 +163,12 @@ class ExplainApi:
             refuse_model(model, MODEL_CHARS_MAX)
         if ask.draw is not None and not 0.0 <= ask.draw < 1.0:
             raise RequestError(ErrorKind.BAD_REQUEST, f"draw is {ask.draw}; use a number in [0, 1)", param="draw")
+        own = _tenant(ask, policy)
         principal = Principal(
             tenant=TenantId(ask.tenant),
             key_id=ask.key_id,
             regions_allowed=None if ask.regions is None else frozenset(RegionId(name) for name in ask.regions),
-            trusted=ask.trusted,
+            trusted=ask.trusted or (own is not None and own.trusted),
         )
         tokens = ask.prompt_tokens
         if tokens is None:
@@ -191,8 +195,19 @@ def _prompt(ask: ExplainAsk) -> bytes | memoryview:
     return peek(api_of(ask.path) or Api.OTHER, ask.body.encode()).prompt
 
 
+def _tenant(ask: ExplainAsk, policy: PolicySnapshot) -> TenantPolicy | None:
+    return next((tenant for tenant in policy.tenants if tenant.id == ask.tenant), None)
+
+
+def _forbidden(placement: Placement, reason: str) -> Placement:
+    """What comes of it when the request is refused before it is placed."""
+    return msgspec.structs.replace(
+        placement, ranked=(), removed=(), tiers=(), notes=(), reason=reason, forbidden=True, model_known=True
+    )
+
+
 def _criticality(ask: ExplainAsk, policy: PolicySnapshot) -> Criticality:
-    own = next((tenant for tenant in policy.tenants if tenant.id == ask.tenant), None)
+    own = _tenant(ask, policy)
     name = ask.criticality or (own.criticality_default if own is not None else Criticality.STANDARD.label)
     try:
         wanted = _CLASSES[name]

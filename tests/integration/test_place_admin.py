@@ -130,6 +130,19 @@ async def test_explain_refuses_what_no_client_could_send(router, ask):
         assert answer.status == 400
 
 
+async def test_explain_knows_what_the_policy_says_of_a_tenant(router, capsys):
+    tenants = (TenantPolicy(id="acme", models=("llama",)), TenantPolicy(id="lab", trusted=True))
+    router.policy = policy(rewrites=(RULE,), tenants=tenants)
+    assert await command(explain_cmd, router, "--model", "llama-next", "--tenant", "acme") == 1
+    assert "nobody (403): tenant 'acme' may not use model 'llama-next'" in capsys.readouterr().out
+    assert await command(explain_cmd, router, "--model", "llama", "--tenant", "acme") == 0
+    api = ExplainApi(
+        router.placer, router.rewriter, router.clock, view=lambda: router.view, policy=lambda: router.policy
+    )
+    told = api.answer(ExplainAsk(model="llama", tenant="lab", headers={"x-gir-canary": "llama-next"}))
+    assert told["placement"]["model"] == "llama-next"
+
+
 async def test_explain_names_the_counters_that_would_decide(router):
     rules = [LimitRule(name="alias", model="gpt-4", requests_per_min=1), LimitRule(name="other", model="x", per=())]
     limiter = Limiter(rules, MemoryStore(router.clock), clock=router.clock)
