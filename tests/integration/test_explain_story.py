@@ -124,9 +124,12 @@ async def test_a_reload_that_sends_callers_to_a_model_nobody_serves_is_refused_a
 
     async def reloaded(to: str, weight: int) -> dict[str, Any]:
         """The rule with another target, once the router has looked at it."""
-        before = await _config(fleet)
         rule["targets"] = [{"model": "llama-70b", "weight": 100 - weight}, {"model": to, "weight": weight}]
-        path.write_text(yaml.safe_dump(config))
+        return await looked_at(yaml.safe_dump(config))
+
+    async def looked_at(text: str) -> dict[str, Any]:
+        before = await _config(fleet)
+        path.write_text(text)
         for _ in range(100):
             await asyncio.sleep(0.1)
             after = await _config(fleet)
@@ -143,7 +146,7 @@ async def test_a_reload_that_sends_callers_to_a_model_nobody_serves_is_refused_a
         taken = await reloaded("llama-next", 60)
         assert (taken["rejected"], taken["version"]) == ("", refused["version"] + 1)
     finally:
-        path.write_text(good)
+        await looked_at(good)  # the next test finds the fleet as this one did
 
 
 async def test_a_failover_is_told_attempt_by_attempt(capsys):
