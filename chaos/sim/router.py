@@ -152,6 +152,7 @@ class SimRouter:
         self.registry = SeenRegistry(policy, now_s=clock.monotonic_s(), jitter=clock.random.random)
         self.registry.observed, self.registry.router = self._observed, self
         self.registry.closed_s, self.registry.suspected_s = float("-inf"), {}
+        self.registry.risen_s = {}
         self.registry.unreachable_s = {}
         self.placer = SeenPlacer()
         self.placer.observed, self.placer.router = self._observed, self
@@ -257,9 +258,10 @@ class SimRouter:
         policy = self.policies.current
         return now_s - since_s - policy.forward.lost_idle_s - 2.0 * policy.health.sweep_interval_s - 2.0 * SLACK_S
 
-    def others_serve(self, request: InferenceRequest, tried: Collection[str]) -> bool:
-        """Somebody not yet tried, in good health, could take the request, and may."""
-        policy, now_s = self.policies.current, self.loop.time()
+    def others_serve(self, request: InferenceRequest, tried: Collection[str], for_s: float = 0.0) -> bool:
+        """Somebody not yet tried, in good health, could take the request and may, and could so `for_s` ago."""
+        policy, then_s = self.policies.current, self.loop.time() - for_s
+        risen_s = self.registry.risen_s
         principal = request.principal
         kept_in = [set(tenant.regions) for tenant in policy.tenants if tenant.id == principal.tenant and tenant.regions]
         if principal.regions_allowed is not None:
@@ -272,7 +274,8 @@ class SimRouter:
             and state.status in good
             and state.weight > 0
             and not state.probation
-            and max(state.backoff_until_s, state.refusing.get(request.model, 0.0)) <= now_s
+            and max(state.backoff_until_s, state.refusing.get(request.model, 0.0)) <= then_s
+            and risen_s.get(state.id, 0.0) <= then_s
             and request.model in state.pools
             and state.pools[request.model].slots_total > 0
             and all(state.region in regions for regions in kept_in)

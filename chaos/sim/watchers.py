@@ -104,6 +104,8 @@ class SeenRegistry(Registry):
     """When it last stopped suspecting itself."""
     suspected_s: dict[ClusterId, float]
     """When each cluster last fell."""
+    risen_s: dict[ClusterId, float]
+    """When each cluster last came back."""
     unreachable_s: dict[ClusterId, float]
     """Since when each unreachable cluster has been so."""
     _seen: ClusterView | None = None
@@ -137,6 +139,8 @@ class SeenRegistry(Registry):
             self.observed.fail("ramp", f"{name} gave {event.cluster} all its work back at once")
         if event.after == "suspect" and event.cluster is not None:
             self.suspected_s[event.cluster] = event.at_s
+        elif event.after in ("healthy", "ramping") and event.before != "ramping" and event.cluster is not None:
+            self.risen_s[event.cluster] = event.at_s
         fell = event.after in ("suspect", "dead") and event.cause in (Cause.BEATS, Cause.PROBE)
         if fell and self.router.cluster(event.cluster or "").untroubled_s > UNTROUBLED_S:
             self.observed.fail("alarm", f"{name} accuses {event.cluster}, which is well: {event.reason}")
@@ -266,7 +270,8 @@ class SeenScopes:
         # Who was sent there after the verdict had nowhere else to go.
         waited = waited and attempt.started_s < router.registry.suspected_s.get(attempt.cluster, float("inf"))
         late_s = router.frozen_too_long_s(attempt.cluster, attempt.ended_s)
-        if waited and late_s > WAITERS_S and serve:
+        somebody = serve and router.others_serve(request, router.placer.tried.get(request.request_id, ()), WAITERS_S)
+        if waited and late_s > WAITERS_S and somebody:
             self._observed.fail("waiters", f"one waited {late_s:.2f}s too long for frozen {attempt.cluster}")
 
     def request(self, scope: Scope, bytes_sent: int) -> None:
