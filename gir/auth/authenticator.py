@@ -115,7 +115,8 @@ class Authenticator:
             return found
         assert credential is not None
         await self._ask(found)
-        if (token := parse(credential)) is not None:
+        # A fetch that failed says nothing about what the issuer publishes.
+        if not found.failing and (token := parse(credential)) is not None:
             found.not_found(token.head.kid, self._clock.monotonic_s())
         found = self._find(credential, self._clock.wall_s())
         if isinstance(found, IssuerKeys):

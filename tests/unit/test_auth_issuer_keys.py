@@ -179,6 +179,18 @@ async def test_while_the_issuer_is_away_an_unknown_kid_is_not_called_forged() ->
 
 
 @pytest.mark.slow
+async def test_a_new_kid_is_not_held_for_absent_because_the_fetch_made_for_it_failed() -> None:
+    async with gate() as door:
+        await asyncio.sleep(40.0)  # the cooldown is over: the token itself makes the router ask
+        door.fetcher.document = None
+        new = door.token(kid="two", key=RSA_KEYS["two"])
+        assert [await door.ask(new) for _ in range(3)] == ["auth_unavailable"] * 3
+        door.fetcher.document = document("one", "two")
+        await asyncio.sleep(31.0)
+        assert await door.ask(new) == "ok"
+
+
+@pytest.mark.slow
 async def test_an_issuer_that_never_answered_makes_503_not_401_and_few_fetches() -> None:
     async with gate(None) as door:
         for _ in range(120):
