@@ -261,8 +261,8 @@ class SeenScopes:
         request = router.placer.ending
         if request is None:
             return
-        serve = router.others_serve(request, router.placer.tried.get(request.request_id, ()))
-        if attempt.detail.startswith(GIVEN_UP) and not serve:
+        tried = router.placer.tried.get(request.request_id, ())
+        if attempt.detail.startswith(GIVEN_UP) and not router.others_serve(request, tried):
             self._observed.fail("moved", f"{request.request_id} was taken from {attempt.cluster} with nowhere to go")
         if attempt.phase is Phase.STREAMING and router.silent_too_long_s(attempt.cluster, attempt.ended_s) > 0.0:
             self._observed.fail("streams", f"{request.request_id} hung on frozen {attempt.cluster}: {attempt.detail}")
@@ -270,8 +270,7 @@ class SeenScopes:
         # Who was sent there after the verdict had nowhere else to go.
         waited = waited and attempt.started_s < router.registry.suspected_s.get(attempt.cluster, float("inf"))
         late_s = router.frozen_too_long_s(attempt.cluster, attempt.ended_s)
-        somebody = serve and router.others_serve(request, router.placer.tried.get(request.request_id, ()), WAITERS_S)
-        if waited and late_s > WAITERS_S and somebody:
+        if waited and late_s > WAITERS_S and router.others_serve(request, tried, WAITERS_S):
             self._observed.fail("waiters", f"one waited {late_s:.2f}s too long for frozen {attempt.cluster}")
 
     def request(self, scope: Scope, bytes_sent: int) -> None:
